@@ -44,6 +44,8 @@ IMAGE_PACKAGES = (
 # Documentation and translations are two thirds of the files and nothing in a test reads them. The folders of the manual
 # stay: java's package puts links there and fails without.
 IMAGE_EXCLUDES = ("/usr/share/doc/*", "/usr/share/man/*/*", "/usr/share/locale/*", "/usr/share/info/*")
+# The containers share this machine's kernel, and at boot each would write Debian's own sysctl settings into it.
+IMAGE_MASKED = ("systemd-sysctl.service",)
 
 
 class LabError(Exception):
@@ -136,7 +138,7 @@ def debian_sources(release: str) -> tuple[str, ...]:
 
 def image_tag(release: str) -> str:
     """Return a tag that changes with everything the image is made from."""
-    recipe = "\n".join((release, *IMAGE_PACKAGES, *IMAGE_EXCLUDES, *debian_sources(release)))
+    recipe = "\n".join((release, *IMAGE_PACKAGES, *IMAGE_EXCLUDES, *IMAGE_MASKED, *debian_sources(release)))
     return f"{release}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
@@ -149,9 +151,10 @@ def build_image(release: str) -> None:
             say(f"building the lab image {release} from Debian packages (about half a minute)")
             archive.parent.mkdir(parents=True, exist_ok=True)
             part = archive.with_suffix(".part.tar")
-            excludes = [f"--dpkgopt=path-exclude={pattern}" for pattern in IMAGE_EXCLUDES]
+            options = [f"--dpkgopt=path-exclude={pattern}" for pattern in IMAGE_EXCLUDES]
+            options += [f'--customize-hook=ln -s /dev/null "$1/etc/systemd/system/{unit}"' for unit in IMAGE_MASKED]
             # The package lists stay in: roles find them as on a real host, and scenarios save an apt-get update each.
-            run("mmdebstrap", "--quiet", "--variant=minbase", "--skip=cleanup/apt/lists", *excludes,
+            run("mmdebstrap", "--quiet", "--variant=minbase", "--skip=cleanup/apt/lists", *options,
                 f"--include={','.join(IMAGE_PACKAGES)}", release, str(part), *debian_sources(release))  # fmt: skip
             part.rename(archive)
         run("podman", "import", "--quiet", str(archive), f"{IMAGE}:{tag}")

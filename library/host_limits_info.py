@@ -69,6 +69,9 @@ plan:
       description: C(state) and C(opts) for ansible.posix.mount; null if C(/dev/shm) is large enough, now and at boot.
       type: dict
     memlock: {description: Locked memory in KiB or V(unlimited); null if it was not given, type: raw}
+    manager_outdated:
+      description: Whether systemd gives services other limits on open files than the wanted ones, and has to read its files.
+      type: bool
 """
 
 #: The directory under which the host is read; tests put a made-up tree in its place.
@@ -95,6 +98,10 @@ def main() -> None:
         plan = make_plan(module.params, read_host(ROOT))
     except IllegalLimitsError as error:
         module.fail_json(str(error))
+    properties = ["--property=DefaultLimitNOFILESoft", "--property=DefaultLimitNOFILE"]
+    shown = module.run_command(["systemctl", "show", *properties])[1].split()
+    wanted = {"DefaultLimitNOFILESoft={nofile_soft}", "DefaultLimitNOFILE={nofile_hard}"}
+    plan["manager_outdated"] = set(shown) != {text.format(**module.params) for text in wanted}
     module.exit_json(plan=plan)
 
 

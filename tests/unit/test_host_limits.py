@@ -5,6 +5,7 @@ from __future__ import annotations
 import host_limits_info
 import pytest
 from ansible.module_utils import host_limits as decisions
+from ansible.module_utils.basic import AnsibleModule
 
 MIB, GIB = 1024**2, 1024**3
 WANTED = {
@@ -181,7 +182,7 @@ def test_the_line_of_fstab_is_read_from_the_host(root):
 @pytest.mark.parametrize("check", [True, False])
 def test_the_module_returns_the_plan_and_changes_nothing(run_module, check):
     result = run_module(host_limits_info, check=check, **{**WANTED, "shm_min": "1K"})
-    assert result["plan"].keys() == {"journal_max_use", "journal_keep_free", "shm_mount", "memlock"}
+    assert result["plan"].keys() == {"journal_max_use", "journal_keep_free", "shm_mount", "memlock", "manager_outdated"}
     assert not result.get("changed", False)
 
 
@@ -190,3 +191,18 @@ def test_the_module_fails_with_the_reasons(run_module):
     result = run_module(host_limits_info, **{**WANTED, "journal_max_use": "much"})
     assert result["failed"]
     assert "host_limits_journal_max_use: 'much' is no size" in result["msg"]
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize(
+    ("shown", "outdated"),
+    [
+        ("DefaultLimitNOFILE=524288\nDefaultLimitNOFILESoft=65536\n", False),
+        ("DefaultLimitNOFILE=524288\nDefaultLimitNOFILESoft=1024\n", True),
+    ],
+)
+def test_systemd_is_asked_for_the_limits_it_gives(run_module, monkeypatch, shown, outdated):
+    """An interrupted run leaves the file written and the manager with its old limits."""
+    monkeypatch.setattr(AnsibleModule, "run_command", lambda *_, **__: (0, shown, ""))
+    result = run_module(host_limits_info, **{**WANTED, "nofile_soft": 65536, "nofile_hard": 524288})
+    assert result["plan"]["manager_outdated"] is outdated
