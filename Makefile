@@ -9,7 +9,7 @@ PYTHON_FILES = lab library module_utils filter_plugins tools roles molecule test
 TYPED = lab module_utils filter_plugins library tools $(wildcard roles/*/files/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-hosts lab-down test lint unit molecule docs lock clean
+.PHONY: help lab lab-hosts lab-down test lint unit molecule docs lock clean acceptance
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ unit: .venv/.complete ## Run the unit tests (seconds, no root)
 molecule: .venv/.complete ## Run all scenarios, or some: make molecule ROLE=torchserve
 	@$(BIN)/python lab/prepare.py prepare
 	@$(WITH_PODMAN) python tools/scenarios.py $(ROLE)
+
+acceptance: .venv/.complete ## Drive the lab from nothing to nothing, as a user would; removes a running lab
+	$(WITH_PODMAN) pytest -rP --no-header tests/lab
 
 docs: .venv/.complete ## Write each role's defaults and option table from its argument_specs
 	@$(BIN)/python tools/role_docs.py

@@ -46,6 +46,9 @@ IGNORED = {
     "model_snapshot": "snapshots replace the whole configuration at the next start; models are declared in torchserve_models",
 }
 
+# The same as in module_utils/model_archive.py, which filters can't import: a bad name shall be told before a host is touched.
+SAFE_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9_.-]*")
+
 
 def check_value(key: str, value: Any) -> str:  # noqa: ANN401 -- any YAML value
     """Return the value as TorchServe reads it; ValueError says what is expected instead."""
@@ -53,6 +56,8 @@ def check_value(key: str, value: Any) -> str:  # noqa: ANN401 -- any YAML value
         if not isinstance(value, bool):
             raise ValueError(f"expected true or false, got {value!r}")
         return str(value).lower()
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected {'a whole number of 0 or more' if key in INTEGER else 'text'}, got {value!r}")
     text = str(value)
     if key in INTEGER and not re.fullmatch(r"[0-9]+", text):
         raise ValueError(f"expected a whole number of 0 or more, got {value!r}")
@@ -63,7 +68,7 @@ def check_value(key: str, value: Any) -> str:  # noqa: ANN401 -- any YAML value
         raise ValueError(f"expected one line without blanks at its ends, got {value!r}")
     if key == "metrics_mode" and text not in ("prometheus", "log", "legacy"):
         raise ValueError(f"expected prometheus, log or legacy, got {value!r}")
-    return text
+    return text.replace("\\", "\\\\")  # Java reads a backslash as the begin of an escape
 
 
 def torchserve_properties(config: dict[str, Any], extra: dict[str, Any] | None = None) -> str:
@@ -119,8 +124,17 @@ def torchserve_archives(models: list[dict[str, Any]], folder: str) -> list[dict[
         label = f"torchserve_models[{index}] ({name})"
         if keys.count((name, version)) > 1:
             faults.append(f"{label}: version {version} stands more than once")
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) or not re.fullmatch(r"[A-Za-z0-9_.-]+", version):
-            faults.append(f"{label}: name and version may hold letters, digits, dot, dash and underscore")
+        for field, text in (("name", name), ("version", version)):
+            if not SAFE_NAME.fullmatch(text):
+                faults.append(
+                    f"{label}: {field} is {text!r}, expected letters, digits, '_', '.' and '-' with no two dots in a row, "
+                    "beginning with a letter or a digit"
+                )
+            if text.startswith("token"):
+                faults.append(
+                    f"{label}: {field} is {text!r}, but TorchServe takes any request with /token in it for one that renews "
+                    "a token; choose one that does not begin with token"
+                )
         if source != "sample" and not weights:
             faults.append(
                 f"{label}: weights_sha256 is missing; take it from the training job or from sha256sum of the weights file"

@@ -59,7 +59,10 @@ def say(text: str) -> None:
 
 def run(*argv: str, **kwargs: object) -> str:
     """Run a program and return its output; LabError with its last line if it fails."""
-    result = subprocess.run(argv, capture_output=True, text=True, check=False, **kwargs)  # type: ignore[call-overload]
+    try:
+        result = subprocess.run(argv, capture_output=True, text=True, check=False, **kwargs)  # type: ignore[call-overload]
+    except FileNotFoundError as error:
+        raise LabError(f"the lab needs {argv[0]}, and this machine has none: install it by the machine's own means") from error
     if result.returncode != 0:
         lines = (result.stderr or result.stdout).strip().splitlines() or ["no output"]
         raise LabError(f"`{' '.join(argv[:3])}` failed: {lines[-1]}")

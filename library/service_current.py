@@ -12,10 +12,11 @@ DOCUMENTATION = r"""
 module: service_current
 short_description: Start a systemd unit, and restart it when a file it reads is newer than its start
 description:
-  - Enables and starts a unit, and restarts it only if one of the files it reads was written after it started. The unit file
-    and its drop-ins always count.
+  - Enables and starts a unit, and restarts it only if one of the files it reads was written after it started, or if systemd
+    had not read its unit files since they changed. The unit file and its drop-ins always count.
   - Takes the place of a restart handler where an interrupted run must not leave a service with old settings.
   - systemd is reloaded only when it says that its unit files changed, since a reload can take the GPUs from containers.
+  - A masked unit is an error, unless it shall be neither started nor enabled. Unmasking is left to whoever masked it.
 options:
   name:
     description: The unit, with its suffix.
@@ -56,7 +57,8 @@ actions:
 def show(module: AnsibleModule, name: str) -> dict[str, str]:
     """Ask systemd about the unit."""
     command = ["systemctl", "show", name, f"--property={','.join(PROPERTIES)}"]
-    return parse_show(module.run_command(command, check_rc=True)[1])
+    properties: dict[str, str] = parse_show(module.run_command(command, check_rc=True)[1])
+    return properties
 
 
 def systemctl(module: AnsibleModule, *arguments: str) -> None:
@@ -67,8 +69,8 @@ def systemctl(module: AnsibleModule, *arguments: str) -> None:
         module.fail_json(msg=f"`systemctl {' '.join(arguments)}` failed: {error.strip()}\nThe end of its log:\n{log}")
 
 
-def plan(module: AnsibleModule, unit: dict[str, str]) -> list[tuple[str, str]]:
-    """Return the systemctl commands that are needed, each with its reason."""
+def plan(module: AnsibleModule, unit: dict[str, str], reload: bool) -> list[tuple[str, str]]:
+    """Return the systemctl commands that are needed, each with its reason; `reload`: systemd did not know its files."""
     name, running = module.params["name"], unit["ActiveState"] in ("active", "activating", "reloading")
     steps = []
     if module.params["enabled"] and unit["UnitFileState"] == "disabled":
@@ -77,11 +79,15 @@ def plan(module: AnsibleModule, unit: dict[str, str]) -> list[tuple[str, str]]:
         steps.append(("disable", "it would start at boot"))
     if module.params["state"] == "stopped":
         return [*steps, ("stop", f"it is {unit['ActiveState']}")] if running else steps
+    if unit["ActiveState"] == "failed":
+        steps.append(("reset-failed", "systemd refuses a start after too many failed ones"))
     if not running:
         return [*steps, ("start", f"it is {unit['ActiveState']}")]
     newer = newer_files(unit, module.params["reads"], started_at(unit, time.time(), time.monotonic()))
     if newer:
         steps.append(("restart", f"{', '.join(newer)} changed after {name} started"))
+    elif reload:  # it may have started after the change and with the old files, or a drop-in was removed
+        steps.append(("restart", "it runs with unit files that have changed"))
     return steps
 
 
@@ -98,16 +104,21 @@ def main() -> None:
     )
     name, actions = module.params["name"], []
     unit = show(module, name)
-    if unit["LoadState"] == "not-found" or unit["NeedDaemonReload"] == "yes":
+    reload = unit["NeedDaemonReload"] == "yes"
+    if reload or (unit["LoadState"] == "not-found" and not module.check_mode):
         if not module.check_mode:
             systemctl(module, "daemon-reload")
             unit = show(module, name)
         actions.append("daemon-reload: unit files changed")
     if unit["LoadState"] == "not-found":
-        if module.check_mode:
-            module.exit_json(changed=True, actions=[f"start: {name} does not exist yet"])
-        module.fail_json(msg=f"{name} does not exist: no package or task brought its unit file")
-    for command, reason in plan(module, unit):
+        if not module.check_mode:
+            module.fail_json(msg=f"{name} does not exist: no package or task brought its unit file")
+        unit["UnitFileState"] = "disabled"  # as it will be once an earlier task has brought it
+    if unit["LoadState"] == "masked" and (module.params["enabled"] or module.params["state"] == "started"):
+        module.fail_json(
+            msg=f"{name} is masked, so somebody decided that it must not run; `systemctl unmask {name}` takes that back"
+        )
+    for command, reason in plan(module, unit, reload):
         if not module.check_mode:
             systemctl(module, command, name)
         actions.append(f"{command}: {reason}")

@@ -207,6 +207,8 @@ def environment(models: Iterable[Served]) -> str:
             "maxWorkers": model.declared["workers"],
             **{key: model.declared[option] for option, (key, _) in LIMITS.items()},
         }
+        if model.archive and model.archive.config_file:  # for serving-ctl: it wins over the settings above
+            versions[model.declared["version"]]["configFile"] = True
     loads = ",".join(f"{model.declared['name']}={model.file}" for model in ordered)
     return (
         "# Written by Groundwork's module model_store: change the declared models instead.\n"

@@ -2,7 +2,7 @@
 """Run Molecule scenarios one by one and print a table: scenario, result, seconds.
 
 Each scenario is: a dry run on the fresh host, the run, a second run that must change nothing, a dry run that must announce
-nothing, the assertions. A failing scenario does not hide the others. Output goes to a log per scenario; the end of it is
+nothing, what the scenario's side_effect.yml does (if it has one), the assertions. A failing scenario does not hide the others. Output goes to a log per scenario; the end of it is
 shown when a step fails.
 """
 
@@ -24,6 +24,7 @@ STEPS = {
     "converge": ["converge"],
     "idempotence": ["idempotence"],
     "dry run announces nothing": ["idempotence", *CHECK],
+    "side effects": ["side-effect"],
     "verify": ["verify"],
 }
 
@@ -46,6 +47,8 @@ def run_scenario(scenario: str, *, keep: bool) -> str | None:
     molecule(scenario, ["reset"], log)
     failed = None
     for step, command in STEPS.items():
+        if step == "side effects" and not (ROOT / "molecule" / scenario / "side_effect.yml").exists():
+            continue
         started = time.monotonic()
         code = molecule(scenario, command, log)
         print(f"  {step:<28} {'ok' if code == 0 else 'FAILED':<7} {time.monotonic() - started:6.1f} s", flush=True)

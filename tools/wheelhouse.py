@@ -97,8 +97,8 @@ def verify(folder: Path, accepted: set[str]) -> str:
 
 
 def pack(folder: Path, output: Path) -> None:
-    """Write the archive under its name only when it is complete."""
-    part = output.with_name(f".{output.name}.part")
+    """Write the archive under its name only when it is complete; until then it lies beside the folder."""
+    part = folder.with_name(output.name)
     with tarfile.open(part, "w") as archive:
         for path in sorted(folder.iterdir()):
             archive.add(path, path.name)
@@ -129,11 +129,12 @@ def main() -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=arguments.output.parent) as name:
-            folder = Path(name)
+            folder = Path(name) / "wheels"
+            folder.mkdir()
             download(wanted, pins, arguments.python, arguments.machine, folder)
             (folder / "requirements.txt").write_text(verify(folder, accepted))
             pack(folder, arguments.output)
-    except WheelhouseError as error:
+    except (WheelhouseError, OSError) as error:
         print(f"wheelhouse: {error}", file=sys.stderr)
         return 1
     return 0

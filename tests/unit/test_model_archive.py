@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from dataclasses import replace
 
 import pytest
 from ansible.module_utils import model_archive
@@ -206,6 +207,13 @@ def test_the_environment_names_every_model_with_its_settings():
             }
         }
     }
+
+
+def test_the_environment_says_which_archive_has_settings_of_its_own():
+    (plain,) = served(("echo", "1.0"))
+    own = model_archive.Served(plain.declared | {"version": "2.0"}, replace(plain.archive, config_file="it's $$mine$$.yaml"))
+    settings = json.loads(read_environment(model_archive.environment([plain, own]))["GROUNDWORK_MODELS"])
+    assert {version: values.get("configFile") for version, values in settings["echo"].items()} == {"1.0": None, "2.0": True}
 
 
 def test_the_last_declared_version_is_loaded_first_and_so_becomes_the_default():

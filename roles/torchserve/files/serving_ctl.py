@@ -9,6 +9,7 @@ are told in a sentence each; the exit code is 0 when all is well and 1 when not.
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import re
 import socket
@@ -24,6 +25,11 @@ from typing import Any
 
 SETTINGS = Path("/etc/groundwork/serving.json")
 ESTABLISHED = "01"  # TCP_ESTABLISHED in /proc/net/tcp
+# Settings of a model that can't be changed while it is loaded. The timeouts can't even by loading it again: those that the
+# service read at its start win over a registration.
+LOAD_ANEW = "serving-ctl sync loads it anew"
+RESTART = "TorchServe reads it at its start: restart the service when it suits"
+MODEL_SETTINGS = {"batchSize": LOAD_ANEW, "maxBatchDelay": LOAD_ANEW, "responseTimeout": RESTART, "startupTimeout": RESTART}
 
 
 class EngineError(Exception):
@@ -64,7 +70,7 @@ class Engine:
         except urllib.error.HTTPError as error:
             answer = " ".join(error.read().decode(errors="replace").split())
             raise EngineError(f"{method} {urllib.parse.urlsplit(url).path} answered {error.code}: {answer}") from error
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise EngineError(f"{method} {url}: {error}") from error
         try:
             return json.loads(text)
@@ -87,7 +93,12 @@ class Engine:
 
     def loaded(self) -> dict[str, dict[str, dict[str, Any]]]:
         """Return model name -> version -> description."""
-        names = [model["modelName"] for model in self.manage("GET", "/models", limit=1000)["models"]]
+        names: list[str] = []
+        page: str | None = "0"
+        while page:
+            answer = self.manage("GET", "/models", next_page_token=page)
+            names += [model["modelName"] for model in answer["models"]]
+            page = answer.get("nextPageToken")
         return {name: {item["modelVersion"]: item for item in self.manage("GET", f"/models/{name}/all")} for name in names}
 
     def default_version(self, name: str) -> str:
@@ -124,6 +135,8 @@ def model_state(engine: Engine, wanted: dict[str, Any], loaded: dict[str, Any], 
         state["problems"].append(f"{len(ready)} of {wanted['minWorkers']} workers are ready")
     if not same_archive(current, wanted):
         state["problems"].append(f"another archive is loaded: {current['modelUrl']} (serving-ctl sync replaces it)")
+    for setting, remedy in other_settings(current, wanted).items():
+        state["problems"].append(f"{setting} is {current[setting]}, declared is {wanted[setting]} ({remedy})")
     if not state["problems"] and name in engine.probes:
         started = time.monotonic()
         try:
@@ -138,6 +151,13 @@ def model_state(engine: Engine, wanted: dict[str, Any], loaded: dict[str, Any], 
 def same_archive(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Tell whether the loaded model came from the declared archive: its name holds a hash of its content."""
     return str(current["modelUrl"]).rpartition("/")[2] == str(wanted["marName"])
+
+
+def other_settings(current: dict[str, Any], wanted: dict[str, Any]) -> dict[str, str]:
+    """Return the settings in which a loaded model differs from its declaration, each with its remedy."""
+    if "configFile" in wanted:  # a configuration file inside the archive wins over what is declared
+        return {}
+    return {setting: remedy for setting, remedy in MODEL_SETTINGS.items() if current[setting] != wanted[setting]}
 
 
 def status(engine: Engine) -> dict[str, Any]:
@@ -191,8 +211,8 @@ def wait_for_management(engine: Engine, wait: float) -> None:
 def sync(engine: Engine, wait: float) -> dict[str, Any]:
     """Load, replace and unload models in the running service, so that a change of one never touches the others.
 
-    A new version is loaded and made the default before the old one goes: callers see no gap. A changed archive under an
-    unchanged version is noticed too; that one model is then unloaded and loaded again.
+    A new version is loaded and made the default before the old one goes: callers see no gap. A changed archive or batch
+    setting under an unchanged version is noticed too; that one version is then unloaded and loaded again.
     """
     wait_for_management(engine, wait)
     declared, loaded = engine.declared(), engine.loaded()
@@ -207,9 +227,7 @@ def sync(engine: Engine, wait: float) -> dict[str, Any]:
             actions.append(f"made {default} the default version of {name}")
         actions += unload(engine, name, [version for version in present if version not in versions])
     for name in loaded.keys() - declared.keys():
-        default = engine.default_version(name)
-        # TorchServe removes a default version only when it is the last one.
-        actions += unload(engine, name, [*(loaded[name].keys() - {default}), default])
+        actions += unload(engine, name, list(loaded[name]))
     return {"changed": bool(actions), "actions": actions}
 
 
@@ -218,7 +236,9 @@ def load(engine: Engine, wanted: dict[str, Any], current: dict[str, Any] | None,
     name, version = wanted["name"], wanted["version"]
     actions = []
     # A failed load leaves the model registered with no worker, and a second registration would answer 409.
-    if current and not (same_archive(current, wanted) and current["workers"]):
+    if current and not (
+        same_archive(current, wanted) and current["workers"] and LOAD_ANEW not in other_settings(current, wanted).values()
+    ):
         actions += unload(engine, name, [version])
         current = None
     if current is None:
@@ -228,7 +248,8 @@ def load(engine: Engine, wanted: dict[str, Any], current: dict[str, Any] | None,
             response_timeout=wanted["responseTimeout"], startup_timeout=wanted["startupTimeout"],
         )  # fmt: skip
         actions.append(f"loaded {name} {version}")
-    elif (current["minWorkers"], current["maxWorkers"]) != (wanted["minWorkers"], wanted["maxWorkers"]):
+        current = engine.manage("GET", f"/models/{name}/{version}")[0]
+    if (current["minWorkers"], current["maxWorkers"]) != (wanted["minWorkers"], wanted["maxWorkers"]):
         limits = {"min_worker": wanted["minWorkers"], "max_worker": wanted["maxWorkers"]}
         engine.manage("PUT", f"/models/{name}/{version}", timeout=wait, synchronous="true", **limits)
         actions.append(f"scaled {name} {version} to {wanted['minWorkers']} workers")
@@ -238,6 +259,11 @@ def load(engine: Engine, wanted: dict[str, Any], current: dict[str, Any] | None,
 def unload(engine: Engine, name: str, versions: list[str]) -> list[str]:
     """Unload versions of a model and say so."""
     for version in versions:
+        others = [item for item in engine.manage("GET", f"/models/{name}/all") if item["modelVersion"] != version]
+        # TorchServe removes a default version only when it is the last one.
+        if others and engine.default_version(name) == version:
+            heir = max(others, key=lambda item: len(item["workers"]))["modelVersion"]
+            engine.manage("PUT", f"/models/{name}/{heir}/set-default")
         engine.manage("DELETE", f"/models/{name}/{version}")
     return [f"unloaded {name} {version}" for version in versions]
 

@@ -1,0 +1,236 @@
+"""The files of the role torchserve, rendered by Ansible's own engine with the role's own defaults."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from ansible.errors import AnsibleError
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+ROLE = Path(__file__).parents[2] / "roles/torchserve"
+FACTS = {
+    "distribution_release": "bookworm",
+    "architecture": "x86_64",
+    "python": {"version": {"major": 3, "minor": 11}},
+}
+
+sys.path.insert(0, str(ROLE / "files"))
+serving_ctl = importlib.import_module("serving_ctl")
+
+
+def render(template, facts=None, **settings):
+    files = [ROLE / "defaults/main.yml", ROLE / "vars/main.yml"]
+    defaults, internal = (DataLoader().load_from_file(str(path), trusted_as_template=True) for path in files)
+    variables = {"ansible_managed": "Ansible managed", "ansible_facts": FACTS | (facts or {}), "__torchserve_lock_hash": "0" * 64}
+    templar = Templar(loader=DataLoader(), variables=defaults | internal | variables | settings)
+    return templar.template(trust_as_template((ROLE / "templates" / template).read_text()))
+
+
+def properties(**settings):
+    lines = [line for line in render("config.properties.j2", **settings).splitlines() if not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+def unit(facts=None, **settings):
+    """Return the lines of the service's unit, continued ones joined and comments left out."""
+    text = render("torchserve.service.j2", facts, **settings).replace("\\\n", "")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+# --- config.properties
+
+
+def test_the_defaults_are_those_of_the_specification():
+    wanted = {
+        "inference_address": "http://127.0.0.1:8080",
+        "management_address": "http://127.0.0.1:8081",
+        "metrics_address": "http://127.0.0.1:8082",
+        "number_of_netty_threads": "32",
+        "job_queue_size": "1000",
+        "enable_envvars_config": "true",
+        "install_py_dep_per_model": "false",
+        "metrics_mode": "prometheus",
+        "models": "$$GROUNDWORK_MODELS$$",
+        "allowed_urls": "file:///var/lib/torchserve/model-store/.*",
+    }
+    found = properties()
+    assert {key: found.get(key) for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(("auth", "disabled"), [("token", "false"), ("disabled", "true")])
+def test_token_authorisation_is_always_said(auth, disabled):
+    assert properties(torchserve_auth=auth)["disable_token_authorization"] == disabled
+
+
+def test_the_management_port_stays_on_loopback():
+    found = properties(torchserve_inference_address="10.0.0.7", torchserve_metrics_address="10.0.0.7")
+    assert found["inference_address"] == "http://10.0.0.7:8080"
+    assert found["grpc_inference_address"] == "10.0.0.7"
+    assert (found["management_address"], found["grpc_management_address"]) == ("http://127.0.0.1:8081", "127.0.0.1")
+
+
+def test_further_keys_are_added():
+    found = properties(torchserve_config={"async_logging": True, "max_request_size": 1000})
+    assert (found["async_logging"], found["max_request_size"]) == ("true", "1000")
+
+
+def test_a_further_key_that_the_role_sets_is_refused():
+    with pytest.raises(AnsibleError, match="job_queue_size: the role sets it"):
+        properties(torchserve_config={"job_queue_size": 5})
+
+
+def test_no_line_ends_with_a_blank():
+    """TorchServe reads "true " as false and stops at "5 "."""
+    assert [line for line in render("config.properties.j2").splitlines() if line != line.rstrip()] == []
+
+
+# --- unit
+
+
+def test_a_host_without_a_gpu_has_no_devices():
+    lines = unit()
+    assert "PrivateDevices=yes" in lines
+    assert [line for line in lines if "CUDA" in line or "cuda" in line] == []
+
+
+def test_the_cuda_environment_file_opens_the_devices():
+    lines = unit(torchserve_cuda_environment="/etc/groundwork/cuda/12.8.env")
+    assert "EnvironmentFile=/etc/groundwork/cuda/12.8.env" in lines
+    assert "PrivateDevices=no" in lines
+
+
+@pytest.mark.parametrize("devices", ["0", 0, "0,1", "GPU-8f6d1e5a"], ids=repr)
+def test_the_visible_gpus_are_set(devices):
+    assert f"Environment=CUDA_VISIBLE_DEVICES={devices}" in unit(torchserve_cuda_visible_devices=devices)
+
+
+@pytest.mark.parametrize(("limit", "lines"), [("24G", ["MemoryMax=24G"]), ("", [])])
+def test_a_memory_limit_is_set_where_one_is_declared(limit, lines):
+    assert [line for line in unit(torchserve_memory_max=limit) if line.startswith("MemoryMax")] == lines
+
+
+@pytest.mark.parametrize(
+    ("release", "architecture", "java"),
+    [
+        ("bookworm", "x86_64", "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"),
+        ("trixie", "aarch64", "/usr/lib/jvm/java-21-openjdk-arm64/bin/java"),
+        ("jammy", "x86_64", "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"),
+        ("noble", "x86_64", "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"),
+    ],
+)
+def test_java_is_started_itself_with_the_version_of_the_release(release, architecture, java):
+    """TorchServe's wrapper ends with 0 whatever happened."""
+    [start] = [line for line in unit({"distribution_release": release, "architecture": architecture}) if "ExecStart" in line]
+    assert start.startswith(f"ExecStart={java} ")
+    assert start.endswith(" -ncs")
+
+
+def test_the_tokens_lie_in_a_folder_of_the_service_alone():
+    lines = unit()
+    wanted = ["User=torchserve", "RuntimeDirectory=torchserve", "RuntimeDirectoryMode=0700", "WorkingDirectory=/run/torchserve"]
+    assert [line for line in wanted if line not in lines] == []
+
+
+def test_the_unit_leaves_out_what_breaks_java_and_psutil():
+    lines = unit()
+    assert "NoNewPrivileges=yes" in lines
+    assert [line for line in lines if line.startswith(("MemoryDenyWriteExecute", "ProcSubset", "KillMode"))] == []
+
+
+@pytest.mark.parametrize(("minutes", "seconds"), [(60, 1800), (5, 150)])
+def test_tokens_are_renewed_at_half_of_their_life(minutes, seconds):
+    timer = render("serving-tokens.timer.j2", torchserve_token_lifetime_minutes=minutes)
+    assert re.findall(r"^On\w+Sec=(.*)$", timer, re.MULTILINE) == [f"{seconds}s"] * 2
+
+
+# --- serving.json
+
+
+def serving(**settings):
+    return json.loads(render("serving.json.j2", **settings))
+
+
+def test_the_host_side_of_the_contract_says_where_things_are():
+    assert serving(torchserve_inference_address="10.0.0.7") == {
+        "engine": "torchserve",
+        "unit": "torchserve.service",
+        "inference": "http://10.0.0.7:8080",
+        "management": "http://127.0.0.1:8081",
+        "metrics": "http://127.0.0.1:8082/metrics",
+        "token_file": "/run/torchserve/key_file.json",
+        "models_file": "/etc/torchserve/models.env",
+        "probes": {"text_classifier": {"text": "The deployment went well and everybody is happy."}},
+    }
+
+
+def test_there_is_no_token_file_without_tokens():
+    assert serving(torchserve_auth="disabled")["token_file"] is None
+
+
+def test_only_models_with_a_probe_are_asked():
+    models = [{"name": "a", "probe": {"text": "x"}}, {"name": "b"}]
+    assert serving(torchserve_models=models)["probes"] == {"a": {"text": "x"}}
+
+
+def test_serving_ctl_finds_what_it_needs(tmp_path):
+    path = tmp_path / "serving.json"
+    path.write_text(render("serving.json.j2"))
+    assert serving_ctl.load_settings(path).unit == "torchserve.service"
+
+
+# --- log4j2.xml
+
+
+def logging(**settings):
+    return ElementTree.fromstring(render("log4j2.xml.j2", **settings))  # noqa: S314 -- the role's own file
+
+
+def appender(name):
+    return next(console for console in logging().iter("Console") if console.get("name") == name)
+
+
+def test_a_line_of_the_log_is_json_with_its_free_text_escaped():
+    layout = appender("log").find("PatternLayout")
+    pattern = layout.get("pattern")
+    converted = re.sub(r"%(enc\{.*?\}\{JSON\}|d\{[^}]*\}|c\{1\}|p|n)", "x", pattern).removesuffix("x")
+    assert list(json.loads(converted)) == ["time", "level", "logger", "thread", "message"]
+    assert '"thread":"%enc{%t}{JSON}"' in pattern
+    assert '"message":"%enc{%m%notEmpty{ %xEx{5}}}{JSON}"' in pattern
+    assert "%d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}" in pattern
+    # Otherwise log4j adds the trace of an exception below, as plain text.
+    assert layout.get("alwaysWriteExceptions") == "false"
+
+
+@pytest.mark.parametrize(
+    ("message", "written_by"),
+    [
+        ('{"event": "inference_failed", "request_id": "a"}', ["events"]),
+        ('{"event":"model_loaded"}', ["events"]),
+        ("Backend received inference at: 1764500000", []),
+        ("RuntimeError: PytorchStreamReader failed reading zip archive", ["log"]),
+        ('an error with {"event": in it', ["log"]),
+    ],
+)
+def test_each_line_of_a_model_is_written_once_or_not_at_all(message, written_by):
+    def accepts(name):
+        results = {True: "onMatch", False: "onMismatch"}
+        filters = appender(name).iter("RegexFilter")
+        verdicts = [entry.get(results[bool(re.fullmatch(entry.get("regex"), message))]) for entry in filters]
+        return "DENY" not in verdicts
+
+    assert [name for name in ("events", "log") if accepts(name)] == written_by
+
+
+@pytest.mark.parametrize(("wanted", "level"), [(True, "info"), (False, "warn")])
+def test_requests_are_logged_where_that_is_wanted(wanted, level):
+    levels = {logger.get("name"): logger.get("level") for logger in logging(torchserve_access_log=wanted).iter("Logger")}
+    assert levels["ACCESS_LOG"] == level
+    # At warn the reason of a failed load would be lost.
+    assert levels["MODEL_LOG"] == "info"
