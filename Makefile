@@ -6,7 +6,7 @@ CACHE := $(or $(GROUNDWORK_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/groundw
 BIN := .venv/bin
 WITH_PODMAN = env $$([ -f $(CACHE)/containers.conf ] && echo CONTAINERS_CONF=$(CACHE)/containers.conf) PATH=$(CURDIR)/$(BIN):$$PATH
 PYTHON_FILES = lab library module_utils filter_plugins tools roles molecule tests
-TYPED = lab module_utils filter_plugins library tools $(wildcard roles/*/files/*.py)
+TYPED = lab module_utils filter_plugins library tools $(wildcard roles/*/files)
 
 .DEFAULT_GOAL := help
 .PHONY: help lab lab-hosts lab-down test lint unit molecule docs lock clean acceptance
@@ -30,7 +30,7 @@ test: lint unit molecule ## Prove the project: lint, unit tests, every Molecule 
 
 lint: .venv/.complete ## Check style and types
 	$(BIN)/yamllint --strict .
-	PATH=$(CURDIR)/$(BIN):$$PATH ansible-lint --offline --quiet
+	PATH=$(CURDIR)/$(BIN):$$PATH ansible-lint --offline -q
 	$(BIN)/ruff check $(PYTHON_FILES)
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/mypy $(TYPED)

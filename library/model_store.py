@@ -100,7 +100,7 @@ MODEL = {
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as stream:
-        return sha256(stream)
+        return str(sha256(stream))
 
 
 def place(module: AnsibleModule, path: Path, fill: Callable[[Path], object]) -> None:

@@ -2,8 +2,8 @@
 """Run Molecule scenarios one by one and print a table: scenario, result, seconds.
 
 Each scenario is: a dry run on the fresh host, the run, a second run that must change nothing, a dry run that must announce
-nothing, what the scenario's side_effect.yml does (if it has one), the assertions. A failing scenario does not hide the others. Output goes to a log per scenario; the end of it is
-shown when a step fails.
+nothing, what the scenario's side_effect.yml does (if it has one), the assertions. A failing scenario does not hide the
+others. Output goes to a log per scenario; the end of it is shown when a step fails.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_a_dry_run_on_converged_hosts_announces_nothing():
         ({"torchserve_auth": "disabled"}, ["torchserve_auth", "127.0.0.1"]),
         ({"torchserve_config": {"batch_size": 4}}, ["batch_size", "torchserve_models"]),
         ({"torchserve_config": {"job_queue": 4}}, ["job_queue", "job_queue_size"]),
-        ({"torchserve_models": [{"name": "m", "version": "1", "archive": "/tmp/m.mar"}]}, ["weights_sha256"]),
+        ({"torchserve_models": [{"name": "m", "version": "1", "archive": "models/m.mar"}]}, ["weights_sha256"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

@@ -8,8 +8,10 @@ import os
 import socket
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "roles/torchserve/files"))
 serving_ctl = importlib.import_module("serving_ctl")
 
 SETTINGS = {"batchSize": 1, "maxBatchDelay": 100, "responseTimeout": 120, "startupTimeout": 120}
+STARTED = datetime(2026, 11, 30, 10, tzinfo=UTC).timestamp()
 PROBE = {"text": "hello"}
 ECHO = "echo-1.0-aaaaaaaaaaaa.mar"
 ECHO_REBUILT = "echo-1.0-bbbbbbbbbbbb.mar"
@@ -229,6 +232,8 @@ def clock(monkeypatch):
             self.on_sleep()
 
     moving = Clock()
+    # The workers' processes are as old as TorchServe's threads for them, unless a test says otherwise.
+    monkeypatch.setattr(serving_ctl, "process_started", lambda _: STARTED)
     monkeypatch.setattr(serving_ctl, "time", SimpleNamespace(monotonic=lambda: moving.now, sleep=moving.sleep))
     return moving
 
@@ -349,12 +354,12 @@ ENGINE_SAID = '{ "code": 503, "type": "InternalServerException", "message": "Pre
             prediction_fails,
             [f"model echo 1.0: a real request failed: POST /predictions/echo/1.0 answered 503: {ENGINE_SAID}"],
         ),
-        (batching_changed, ["model echo 1.0: batchSize is 1, declared is 8 (serving-ctl sync loads it anew)"]),
+        (batching_changed, ["model echo 1.0: batchSize is 1, declared is 8 (serving-ctl sync loads the model anew)"]),
         (
             timeout_changed,
             [
-                "model echo 1.0: responseTimeout is 120, declared is 60 (TorchServe reads it at its start: "
-                "restart the service when it suits)"
+                "model echo 1.0: responseTimeout is 120, declared is 60 (TorchServe reads it at its start only: "
+                "serving-ctl sync restarts the service)"
             ],
         ),
     ],
@@ -496,11 +501,36 @@ def test_a_changed_batch_size_is_brought_into_the_running_service(ctl, torchserv
     assert ctl("sync").answer["changed"] is False
 
 
-def test_a_changed_timeout_does_not_reload_in_vain(ctl, torchserve):
+def test_a_changed_timeout_restarts_the_service_since_a_reload_would_be_in_vain(ctl, torchserve, monkeypatch):
     """What TorchServe read of a version at its start wins over the registration's timeouts."""
     torchserve.read_at_start = {("echo", "1.0"): {"responseTimeout": 120}}
     declare(ctl, ECHO, responseTimeout=60)
+
+    def systemctl(command, **_):
+        assert command == ["systemctl", "restart", "torchserve.service"]
+        torchserve.models["echo"]["1.0"]["responseTimeout"] = 60
+
+    monkeypatch.setattr(serving_ctl.subprocess, "run", systemctl)
+    assert ctl("sync").answer["actions"] == [
+        "restarted torchserve.service: responseTimeout changed, which TorchServe reads at its start only"
+    ]
     assert ctl("sync").answer["changed"] is False
+
+
+@pytest.mark.parametrize(("replaced_after", "expected"), [(0, 2.5), (3600, 2.5)], ids=["first", "replaced"])
+def test_load_time_is_that_of_the_process_not_of_the_thread_that_outlives_it(monkeypatch, replaced_after, expected):
+    monkeypatch.setattr(serving_ctl, "process_started", lambda _: STARTED + replaced_after)
+    worker = {"id": "9000", "pid": 4711, "startTime": "2026-11-30T10:00:00.000Z"}
+    assert serving_ctl.load_seconds(worker, {"9000": replaced_after + 2.5}) == expected
+
+
+def test_load_time_is_unknown_for_a_process_that_is_gone():
+    worker = {"id": "9000", "pid": 2**22 + 1, "startTime": "2026-11-30T10:00:00.000Z"}
+    assert serving_ctl.load_seconds(worker, {"9000": 2.5}) is None
+
+
+def test_the_start_of_a_process_is_read_from_the_kernel():
+    assert 0 <= time.time() - serving_ctl.process_started(os.getpid()) < 3600
 
 
 def test_a_failed_load_is_told_and_repaired_by_the_next_run(ctl, torchserve):

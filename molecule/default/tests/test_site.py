@@ -38,10 +38,10 @@ def contract(serving):
 def ask(serving, client, contract):
     """Send one request from the client host and return status and JSON body."""
 
-    def send(body, token=None):
+    def send(body, kind="inference"):
         keys = json.loads(serving.file(contract["token_file"]).content_string)
         url = f"{contract['inference']}/predictions/text_classifier"
-        return json.loads(client.check_output("python3 -c %s %s %s %s", POST, url, token or keys["inference"]["key"], body))
+        return json.loads(client.check_output("python3 -c %s %s %s %s", POST, url, keys[kind]["key"], body))
 
     return send
 
@@ -55,8 +55,8 @@ def test_another_host_gets_a_prediction(ask):
     assert answer["memory_used_gb"] is None
 
 
-def test_another_host_without_the_token_is_refused(ask):
-    status, answer = ask('{"text": "hello"}', token="guessed")
+def test_another_host_with_another_token_is_refused(ask):
+    status, answer = ask('{"text": "hello"}', kind="management")
     assert (status, answer["type"]) == (400, "InvalidKeyException")
 
 

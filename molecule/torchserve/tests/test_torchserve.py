@@ -74,10 +74,12 @@ def test_every_configured_key_is_one_that_torchserve_reads(host):
     """TorchServe ignores unknown keys in silence, so the class that reads them is asked."""
     lines = host.file("/etc/torchserve/config.properties").content_string.splitlines()
     keys = {line.split("=")[0] for line in lines if line and not line.startswith("#")}
-    code = (
-        "import glob, sys, zipfile; jar = zipfile.ZipFile(glob.glob('/opt/torchserve/*/venv/lib/*/site-packages/ts/frontend/*.jar')[0]);"
-        "text = jar.read('org/pytorch/serve/util/ConfigManager.class'); print(*[k for k in sys.argv[1:] if k.encode() not in text])"
-    )
+    code = """
+import glob, sys, zipfile
+jar = glob.glob("/opt/torchserve/*/venv/lib/*/site-packages/ts/frontend/*.jar")[0]
+reader = zipfile.ZipFile(jar).read("org/pytorch/serve/util/ConfigManager.class")
+print(*[key for key in sys.argv[1:] if key.encode() not in reader])
+"""
     assert len(keys) > 15
     assert host.check_output(f"python3 -c %s {' '.join(sorted(keys))}", code) == ""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,8 @@ SETTINGS = Path("/etc/groundwork/serving.json")
 ESTABLISHED = "01"  # TCP_ESTABLISHED in /proc/net/tcp
 # Settings of a model that can't be changed while it is loaded. The timeouts can't even by loading it again: those that the
 # service read at its start win over a registration.
-LOAD_ANEW = "serving-ctl sync loads it anew"
-RESTART = "TorchServe reads it at its start: restart the service when it suits"
+LOAD_ANEW = "serving-ctl sync loads the model anew"
+RESTART = "TorchServe reads it at its start only: serving-ctl sync restarts the service"
 MODEL_SETTINGS = {"batchSize": LOAD_ANEW, "maxBatchDelay": LOAD_ANEW, "responseTimeout": RESTART, "startupTimeout": RESTART}
 
 
@@ -105,21 +107,44 @@ class Engine:
         """Return the version that answers /predictions/<name>."""
         return str(self.manage("GET", f"/models/{name}")[0]["modelVersion"])
 
-    def load_seconds(self) -> dict[str, float]:
-        """Return worker id -> seconds from the start of its process until its model was loaded."""
+    def ready_seconds(self) -> dict[str, float]:
+        """Return worker id -> seconds from the start of its Java thread until its model was last loaded."""
         text = str(self.call("GET", f"{self.metrics}?name[]=WorkerLoadTime"))
         samples = re.findall(r'^WorkerLoadTime\{.*?WorkerName="(?:W-)?(\d+)[^"]*".*?\}\s+([\d.eE+]+)', text, re.MULTILINE)
         return {worker: float(milliseconds) / 1000 for worker, milliseconds in samples}
 
 
-def model_state(engine: Engine, wanted: dict[str, Any], loaded: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+def process_started(pid: int) -> float | None:
+    """Return when a process started, in seconds since the epoch; None if it is gone or not ours to see."""
+    try:
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return None
+    return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def load_seconds(worker: dict[str, Any], ready: dict[str, float]) -> float | None:
+    """Return the seconds from the start of a worker's process until its model was loaded.
+
+    TorchServe counts from the start of the worker's Java thread, which outlives the process: of a worker that was lost and
+    replaced it would tell the time since the first start.
+    """
+    process = process_started(worker["pid"])
+    if worker["id"] not in ready or process is None:
+        return None
+    thread = datetime.fromisoformat(worker["startTime"].replace("Z", "+00:00")).timestamp()
+    return round(min(thread + ready[worker["id"]] - process, ready[worker["id"]]), 2)
+
+
+def model_state(engine: Engine, wanted: dict[str, Any], loaded: dict[str, Any], ready: dict[str, float]) -> dict[str, Any]:
     """Describe one declared model: what is loaded, whether it answers, and what is wrong.
 
     Args:
         engine: the engine.
         wanted: the declared version of the model.
         loaded: version -> description, of all loaded versions of this model.
-        seconds: worker id -> load time.
+        ready: worker id -> seconds, see Engine.ready_seconds.
     """
     name, version = wanted["name"], wanted["version"]
     state: dict[str, Any] = {"name": name, "version": version, "archive": wanted["marName"], "problems": []}
@@ -127,12 +152,13 @@ def model_state(engine: Engine, wanted: dict[str, Any], loaded: dict[str, Any], 
     if current is None:
         state["problems"].append(f"not loaded (loaded versions: {', '.join(loaded) or 'none'})")
         return state
-    ready = [worker["id"] for worker in current["workers"] if worker["status"] == "READY"]
-    state["workers_ready"], state["workers_wanted"] = len(ready), wanted["minWorkers"]
+    workers = [worker for worker in current["workers"] if worker["status"] == "READY"]
+    state["workers_ready"], state["workers_wanted"] = len(workers), wanted["minWorkers"]
     state["queued"] = current.get("jobQueueStatus", {}).get("pendingRequests", 0)
-    state["load_seconds"] = max((seconds[worker] for worker in ready if worker in seconds), default=None)
-    if len(ready) < wanted["minWorkers"]:
-        state["problems"].append(f"{len(ready)} of {wanted['minWorkers']} workers are ready")
+    known = [seconds for worker in workers if (seconds := load_seconds(worker, ready)) is not None]
+    state["load_seconds"] = max(known, default=None)
+    if len(workers) < wanted["minWorkers"]:
+        state["problems"].append(f"{len(workers)} of {wanted['minWorkers']} workers are ready")
     if not same_archive(current, wanted):
         state["problems"].append(f"another archive is loaded: {current['modelUrl']} (serving-ctl sync replaces it)")
     for setting, remedy in other_settings(current, wanted).items():
@@ -162,9 +188,9 @@ def other_settings(current: dict[str, Any], wanted: dict[str, Any]) -> dict[str,
 
 def status(engine: Engine) -> dict[str, Any]:
     """Compare what is declared with what is loaded, and send each model that has a probe a real request."""
-    declared, loaded, seconds = engine.declared(), engine.loaded(), engine.load_seconds()
+    declared, loaded, ready = engine.declared(), engine.loaded(), engine.ready_seconds()
     models = [
-        model_state(engine, wanted, loaded.get(name, {}), seconds)
+        model_state(engine, wanted, loaded.get(name, {}), ready)
         for name, versions in declared.items()
         for wanted in versions.values()
     ]
@@ -217,6 +243,21 @@ def sync(engine: Engine, wait: float) -> dict[str, Any]:
     wait_for_management(engine, wait)
     declared, loaded = engine.declared(), engine.loaded()
     actions: list[str] = []
+    pairs = [
+        (loaded[name][version], declared[name][version])
+        for name in declared
+        for version in declared[name].keys() & loaded.get(name, {}).keys()
+    ]
+    at_start = {
+        setting for current, wanted in pairs for setting, remedy in other_settings(current, wanted).items() if remedy == RESTART
+    }
+    if at_start:
+        subprocess.run(["systemctl", "restart", engine.unit], check=True)
+        wait_for_management(engine, wait)
+        loaded = engine.loaded()
+        actions.append(
+            f"restarted {engine.unit}: {', '.join(sorted(at_start))} changed, which TorchServe reads at its start only"
+        )
     for name, versions in declared.items():
         present = loaded.get(name, {})
         for version, wanted in versions.items():
@@ -347,7 +388,9 @@ def main(argv: list[str] | None = None) -> int:
             result = drain(engine, arguments.wait)
         else:
             result = renew_tokens(engine)
-    except (EngineError, OSError, ValueError) as error:
+    except EngineError as error:
+        result = {"problems": [str(error)], "log": recent_errors(engine)}
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
         result = {"problems": [str(error)]}
     print(json.dumps(result, indent=2))
     for problem in result.get("problems", []):
