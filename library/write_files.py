@@ -78,7 +78,7 @@ def make_directory(module: AnsibleModule, entry: dict[str, Any], diff: dict[str,
             module.fail_json(msg=f"{path} is to be a directory and is something else; move it away")
         if not module.check_mode:
             path.mkdir(mode=0o700)
-    return attributes(module, entry, diff) or missing
+    return attributes(module, entry, {} if missing else diff) or missing
 
 
 def write_file(module: AnsibleModule, entry: dict[str, Any], diff: dict[str, Any]) -> bool:

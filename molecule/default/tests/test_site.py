@@ -7,16 +7,6 @@ import pytest
 import testinfra
 
 SCENARIO = os.environ["MOLECULE_SCENARIO_NAME"]
-POST = """
-import json, sys, urllib.error, urllib.request
-url, token, body = sys.argv[1:]
-headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-try:
-    with urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers), timeout=10) as answer:
-        print(json.dumps([answer.status, json.load(answer)]))
-except urllib.error.HTTPError as error:
-    print(json.dumps([error.code, json.load(error)]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +25,13 @@ def contract(serving):
 
 
 @pytest.fixture(scope="module")
-def ask(serving, client, contract):
+def ask(post, serving, client, contract):
     """Send one request from the client host and return status and JSON body."""
 
     def send(body, kind="inference"):
         keys = json.loads(serving.file(contract["token_file"]).content_string)
         url = f"{contract['inference']}/predictions/text_classifier"
-        return json.loads(client.check_output("python3 -c %s %s %s %s", POST, url, keys[kind]["key"], body))
+        return post(client, url, keys[kind]["key"], body)
 
     return send
 
