@@ -3,6 +3,7 @@
 
 SHELL := /bin/bash
 CACHE := $(or $(GROUNDWORK_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/groundwork)
+export GROUNDWORK_CACHE := $(CACHE)
 BIN := .venv/bin
 WITH_PODMAN = env $$([ -f $(CACHE)/containers.conf ] && echo CONTAINERS_CONF=$(CACHE)/containers.conf) PATH=$(CURDIR)/$(BIN):$$PATH
 PYTHON_FILES = lab library module_utils filter_plugins tools roles molecule tests
@@ -15,7 +16,8 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 lab: lab-hosts ## Make lab hosts on this machine, run the whole site on them, send a request (again: seconds)
-	@$(WITH_PODMAN) ansible-playbook -i inventories/lab playbooks/site.yml
+	@$(WITH_PODMAN) ansible-playbook -i inventories/lab playbooks/site.yml \
+	  $(if $(TORCH),--extra-vars torchserve_torch=$(TORCH))
 	@$(WITH_PODMAN) ansible-playbook -i inventories/lab lab/request.yml
 
 lab-hosts: .venv/.complete ## Make the lab hosts only, with nothing on them
@@ -23,7 +25,7 @@ lab-hosts: .venv/.complete ## Make the lab hosts only, with nothing on them
 	@$(WITH_PODMAN) ansible-playbook -i inventories/lab lab/create.yml
 
 lab-down: .venv/.complete ## Remove the lab: containers, network, images
-	@$(WITH_PODMAN) ansible-playbook -i inventories/lab lab/destroy.yml
+	@if command -v podman >/dev/null; then $(WITH_PODMAN) ansible-playbook -i inventories/lab lab/destroy.yml; fi
 	@$(BIN)/python lab/prepare.py remove
 
 test: lint unit molecule ## Prove the project: lint, unit tests, every Molecule scenario

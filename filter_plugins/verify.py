@@ -17,7 +17,7 @@ def verify_hosts(
     """
 
     def address(name: str) -> str:
-        if hostvars[name].get("ansible_connection") == "containers.podman.podman":
+        if hostvars[name].get("ansible_connection") == "lab_podman":
             return f"podman://{name}"
         return f"ansible://{name}?sudo=true"
 

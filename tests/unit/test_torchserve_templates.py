@@ -94,16 +94,16 @@ def test_no_line_ends_with_a_blank():
 # --- unit
 
 
-def test_a_host_without_a_gpu_has_no_devices():
+def test_the_gpus_are_the_only_devices():
+    """PrivateDevices would hide them, and whether a host has some must not depend on which playbook ran before."""
     lines = unit()
-    assert "PrivateDevices=yes" in lines
-    assert [line for line in lines if "CUDA" in line or "cuda" in line] == []
+    assert [line for line in lines if "Device" in line] == ["DevicePolicy=closed", "DeviceAllow=char-nvidia* rw"]
 
 
-def test_the_cuda_environment_file_opens_the_devices():
+def test_no_cuda_environment_is_named_unless_asked():
+    assert [line for line in unit() if "CUDA" in line or "cuda" in line] == []
     lines = unit(torchserve_cuda_environment="/etc/groundwork/cuda/12.8.env")
     assert "EnvironmentFile=/etc/groundwork/cuda/12.8.env" in lines
-    assert "PrivateDevices=no" in lines
 
 
 @pytest.mark.parametrize("devices", ["0", 0, "0,1", "GPU-8f6d1e5a"], ids=repr)

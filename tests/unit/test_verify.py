@@ -8,7 +8,7 @@ LAYERS = [
     {"role": "gateway", "hosts": "gateway"},
 ]
 GROUPS = {"all": ["lab-gpu1", "node7"], "serving": ["node7"]}
-HOSTVARS = {"lab-gpu1": {"ansible_connection": "containers.podman.podman"}, "node7": {}}
+HOSTVARS = {"lab-gpu1": {"ansible_connection": "lab_podman"}, "node7": {}}
 
 
 def test_each_role_is_verified_on_the_hosts_of_its_group():

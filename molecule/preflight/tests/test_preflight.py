@@ -12,7 +12,7 @@ import pytest
 def facts(host, tmp_path_factory):
     """Run the module as the role does, since facts leave nothing on the host."""
     name, results = host.backend.name, tmp_path_factory.mktemp("facts")
-    connection = ("-e", "ansible_connection=containers.podman.podman")
+    connection = ("-e", "ansible_connection=lab_podman")
     options = ("-m", "groundwork_facts", "-a", '{"reachable": ["127.0.0.1:1"]}', "--tree", results)
     subprocess.run(["ansible", "-i", f"{name},", name, *connection, *options], check=True, capture_output=True)
     return json.loads((results / name).read_text())["ansible_facts"]["groundwork_gpu"]
