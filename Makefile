@@ -10,10 +10,12 @@ PYTHON_FILES = lab library module_utils filter_plugins tools roles molecule test
 TYPED = lab module_utils filter_plugins library tools $(wildcard roles/*/files)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-hosts lab-down test lint unit molecule docs lock clean acceptance
+.PHONY: venv help lab lab-hosts lab-down test lint unit molecule docs lock clean acceptance
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+venv: .venv/.complete ## Make the virtual environment only
 
 lab: lab-hosts ## Make lab hosts on this machine, run the whole site on them, send a request (again: seconds)
 	@$(WITH_PODMAN) ansible-playbook -i inventories/lab playbooks/site.yml \
@@ -58,7 +60,7 @@ lock: .venv/.complete ## Renew the hashed lock files from their .in files
 	    --no-header --no-annotate --upgrade $$file -o $${file%.in}.lock || exit 1; done
 
 clean: ## Remove the virtual environment and all caches of the project
-	rm -rf .venv .cache $(CACHE)
+	rm -rf .venv .cache "$(CACHE)"/images "$(CACHE)"/wheelhouse "$(CACHE)"/containers.conf
 
 .venv/.complete: requirements.lock requirements.yml tools/bootstrap.sh
 	@tools/bootstrap.sh

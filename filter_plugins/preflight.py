@@ -144,7 +144,22 @@ def _gpus(facts: Tree, policy: Tree) -> Findings:
             "use the distribution's signed modules, or enrol the key of DKMS (mokutil --import, then the console)",
         )
     if loaded:
+        yield from _unbound(facts)
         yield from _nvidia_smi(facts)
+
+
+def _unbound(facts: Tree) -> Findings:
+    # A GPU that is handed to virtual machines is out of the driver's reach on purpose.
+    others = [gpu for gpu in facts["gpus"] if gpu["driver"] not in ("nvidia", "vfio-pci")]
+    if others:
+        listed = ", ".join(f"{gpu['address']} ({gpu['id']}, bound to {gpu['driver'] or 'nothing'})" for gpu in others)
+        yield _finding(
+            "driver",
+            f"the nvidia module {facts['driver']['version']} ({facts['driver']['flavour']}) is loaded, but does not drive "
+            f"{listed}",
+            "a Blackwell GPU needs the open modules and driver 570 or newer; Maxwell, Pascal and Volta need the proprietary "
+            "modules of driver 580 or older; the line of journalctl -k with NVRM and the address says which",
+        )
 
 
 def _nvidia_smi(facts: Tree) -> Findings:
@@ -164,15 +179,14 @@ def _nvidia_smi(facts: Tree) -> Findings:
             NVIDIA_SMI_REMEDIES.get(smi["exit_code"], "see journalctl -k for lines with NVRM"),
         )
     else:
-        # A GPU that is handed to virtual machines is out of the driver's reach on purpose.
-        expected = [gpu["address"] for gpu in facts["gpus"] if gpu["driver"] != "vfio-pci"]
+        expected = [gpu["address"] for gpu in facts["gpus"] if gpu["driver"] == "nvidia"]
         if len(smi["gpus"]) < len(expected):
             seen = [gpu["address"] for gpu in smi["gpus"]]
             missing = [] if None in seen else [address for address in expected if address not in seen]
             yield _finding(
                 "driver",
                 f"nvidia-smi lists {len(seen)} of {len(expected)} GPUs, missing: {', '.join(missing) or 'unknown'}",
-                "see journalctl -k for NVRM and Xid lines; Blackwell needs the open kernel modules",
+                "see journalctl -k for NVRM and Xid lines of these GPUs",
             )
 
 

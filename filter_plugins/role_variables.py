@@ -123,11 +123,16 @@ def _fault(variables: Mapping[str, Any], name: str, role: str, option: Mapping[s
         return " ".join(str(cause).split()) if isinstance(cause, AnsibleTemplateSyntaxError) else None
 
 
+def roles_of_host(layers: Iterable[Mapping[str, str]], groups: Iterable[str]) -> list[str]:
+    """Return the roles that a host in these groups gets, in the order of the layers."""
+    return [layer["role"] for layer in layers if layer["hosts"] in {"all", *groups}]
+
+
 def role_variable_faults(
     variables: Mapping[str, Any], specs: Specs, layers: Iterable[Mapping[str, str]], groups: Iterable[str]
 ) -> list[str]:
     """Return the faults of a host's variables for the roles that its groups get, all of them."""
-    roles = [layer["role"] for layer in layers if layer["hosts"] in {"all", *groups}]
+    roles = roles_of_host(layers, groups)
     if strangers := [role for role in roles if role not in specs]:
         raise AnsibleFilterError(
             f"the layers name {', '.join(strangers)}, and there is no such role with an argument specification"
@@ -146,4 +151,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        return {"role_specs": role_specs, "role_variable_faults": role_variable_faults}
+        return {"role_specs": role_specs, "role_variable_faults": role_variable_faults, "roles_of_host": roles_of_host}

@@ -9,9 +9,12 @@ if TYPE_CHECKING:
 
 
 def verify_hosts(
-    layers: list[dict[str, str]], groups: Mapping[str, list[str]], hostvars: Mapping[str, Mapping[str, Any]]
+    layers: list[dict[str, str]],
+    groups: Mapping[str, list[str]],
+    hostvars: Mapping[str, Mapping[str, Any]],
+    limit: list[str],
 ) -> dict[str, list[str]]:
-    """Return role -> the addresses of its hosts, as testinfra writes them.
+    """Return role -> the addresses of its hosts within the limit, as testinfra writes them.
 
     Testinfra reaches a container itself. For Ansible's connection plugin to it, it would start Ansible for each question.
     """
@@ -21,7 +24,7 @@ def verify_hosts(
             return f"podman://{name}"
         return f"ansible://{name}?sudo=true"
 
-    return {layer["role"]: [address(name) for name in groups.get(layer["hosts"], [])] for layer in layers}
+    return {layer["role"]: [address(name) for name in groups.get(layer["hosts"], []) if name in limit] for layer in layers}
 
 
 class FilterModule:

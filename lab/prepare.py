@@ -33,6 +33,9 @@ PROGRAMS = {
     "newuidmap": "uidmap",
     "/usr/lib/podman/netavark": "netavark",
     "/usr/lib/podman/aardvark-dns": "aardvark-dns",
+    # netavark calls one or the other, by its version
+    "/usr/sbin/iptables": "iptables",
+    "/usr/sbin/nft": "nftables",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.host_limits import IllegalLimitsError, make_plan, read_host
+from ansible.module_utils.host_limits import make_plan, overrides, read_host
 
 DOCUMENTATION = r"""
 module: host_limits_info
@@ -14,6 +15,7 @@ short_description: Fit wanted limits to what the host can give
 description:
   - Reads the size of the journal's file system, of C(/dev/shm), its line in fstab, and C(fs.nr_open); changes nothing.
   - Refuses illegal limits, all in one message that names the variables of the role host_limits.
+  - Refuses drop-ins of journald and systemd that are read after the role's own and would take back what it sets.
 options:
   journal_max_use:
     description: Most that the journal may use, such as V(10G).
@@ -42,6 +44,10 @@ options:
   memlock:
     description: Locked memory of logins, a size or V(unlimited).
     type: str
+  pending_nr_open:
+    description: What C(fs.nr_open) an earlier task gives the kernel. It counts in check mode, where that task did nothing.
+    type: int
+    default: 0
 author: Groundwork maintainers
 """
 
@@ -91,17 +97,27 @@ def main() -> None:
             "nofile_soft": number,
             "nofile_hard": number,
             "memlock": {"type": "str"},
+            "pending_nr_open": {"type": "int", "default": 0},
         },
         supports_check_mode=True,
     )
-    try:
-        plan = make_plan(module.params, read_host(ROOT))
-    except IllegalLimitsError as error:
-        module.fail_json(str(error))
+    wanted, host = module.params, read_host(ROOT)
+    if module.check_mode:
+        host = replace(host, nr_open=max(host.nr_open, wanted["pending_nr_open"]))
+    plan, faults = make_plan(wanted, host)
+    nofile = {"DefaultLimitNOFILE": f"{wanted['nofile_soft']}:{wanted['nofile_hard']}"}
+    journal = {
+        "Storage": "persistent",
+        "SystemMaxUse": plan["journal_max_use"],
+        "SystemKeepFree": plan["journal_keep_free"],
+    }
+    faults += overrides(ROOT, {"system.conf": nofile, "journald.conf": journal})
+    if faults:
+        module.fail_json(f"Nothing was changed. Correct first: {'; '.join(faults)}.")
     properties = ["--property=DefaultLimitNOFILESoft", "--property=DefaultLimitNOFILE"]
     shown = module.run_command(["systemctl", "show", *properties])[1].split()
-    wanted = {"DefaultLimitNOFILESoft={nofile_soft}", "DefaultLimitNOFILE={nofile_hard}"}
-    plan["manager_outdated"] = set(shown) != {text.format(**module.params) for text in wanted}
+    given = {f"DefaultLimitNOFILESoft={wanted['nofile_soft']}", f"DefaultLimitNOFILE={wanted['nofile_hard']}"}
+    plan["manager_outdated"] = set(shown) != given
     module.exit_json(plan=plan)
 
 

@@ -20,7 +20,7 @@ description:
   - Each archive is placed as C(<name>-<version>-<first 12 digits of its SHA-256>.mar); archives of that form that are
     no longer declared are removed, other files are left alone. What is already there is not written again.
   - Writes the environment file from which the TorchServe unit learns what to load.
-  - TorchServe has to be restarted to see a change.
+  - TorchServe reads the environment file at its start; C(serving-ctl sync) brings a change into the running service.
 options:
   models:
     description:
@@ -48,6 +48,9 @@ options:
     description: The model store, an existing directory.
     type: path
     required: true
+  archives:
+    description: A folder for the archives of O(models) alone; other .mar files in it are removed.
+    type: path
   environment_file:
     description: The environment file to write.
     type: path
@@ -68,7 +71,6 @@ EXAMPLES = r"""
         version: 3f9c2d1
         archive: /srv/models/text_classifier.mar
         weights_sha256: 22cdd18979c31d73125fac5754c4e5ff51fb2b40a826d559066b6f3a444457db
-  notify: Restart TorchServe
 """
 
 RETURN = r"""
@@ -131,6 +133,7 @@ def main() -> None:
         argument_spec={
             "models": {"type": "list", "elements": "dict", "required": True, "options": MODEL},
             "store": {"type": "path", "required": True},
+            "archives": {"type": "path"},
             "environment_file": {"type": "path", "default": "/etc/torchserve/models.env"},
             "mode": {"type": "raw", "default": "0644"},
         },
@@ -149,6 +152,7 @@ def main() -> None:
     present = {path.name: digest(path) for path in store.glob("*.mar") if OUR_FILE.fullmatch(path.name)}
     before = environment_file.read_text(errors="replace") if environment_file.is_file() else ""
     after = environment(served)
+    unused = unused_archives(module, served)
     if not module.check_mode:
         # New archives come first and old ones go last, so that whatever the environment file names is there.
         try:
@@ -157,22 +161,34 @@ def main() -> None:
                     publish(module, store, model)
             if before != after:
                 place(module, environment_file, lambda path: path.write_text(after))
-            for name in present.keys() - wanted.keys():
-                (store / name).unlink()
+            for path in [*(store / name for name in present.keys() - wanted.keys()), *unused]:
+                path.unlink()
         except OSError as error:
             module.fail_json(msg=f"Cannot publish to {store}: {error}; free space or correct the permissions")
-    report(module, served, (present, wanted), (before, after))
+    removed = ("".join(f"{path.name}\n" for path in unused), "")
+    report(
+        module, served, {store: tuple(map(listing, (present, wanted))), environment_file: (before, after), "archives": removed}
+    )
 
 
-def report(
-    module: AnsibleModule, served: list[Served], archives: tuple[dict[str, str], dict[str, str]], text: tuple[str, str]
-) -> None:
-    """Bring owner, group and mode in line, and exit with what changed."""
+def unused_archives(module: AnsibleModule, served: list[Served]) -> list[Path]:
+    """Return the archives of the archives folder that no model names."""
+    folder = module.params["archives"]
+    used = {Path(model.declared["archive"]) for model in served}
+    return sorted(set(Path(folder).glob("*.mar")) - used) if folder else []
+
+
+def listing(archives: dict[str, str]) -> str:
+    """Return the text that stands for the store in a diff."""
+    return "".join(f"{name} {checksum}\n" for name, checksum in sorted(archives.items()))
+
+
+def report(module: AnsibleModule, served: list[Served], texts: dict[Path | str, tuple[str, ...]]) -> None:
+    """Bring owner, group and mode in line, and exit with what changed; `texts`: what -> text before and after."""
     store, environment_file = module.params["store"], module.params["environment_file"]
-    listings = ["".join(f"{name} {checksum}\n" for name, checksum in sorted(listing.items())) for listing in archives]
-    diff = [
-        {"before_header": path, "after_header": path, "before": old, "after": new}
-        for path, (old, new) in ((store, listings), (environment_file, text))
+    diff: list[dict[str, object]] = [
+        {"before_header": str(what), "after_header": str(what), "before": old, "after": new}
+        for what, (old, new) in texts.items()
         if old != new
     ]
     for path in [environment_file, *(f"{store}/{model.file}" for model in served)]:

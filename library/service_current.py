@@ -16,6 +16,7 @@ description:
     had not read its unit files since they changed. The unit file and its drop-ins always count.
   - Takes the place of a restart handler where an interrupted run must not leave a service with old settings.
   - systemd is reloaded only when it says that its unit files changed, since a reload can take the GPUs from containers.
+    Those of the unit that a timer or a socket starts count too, since nobody else asks for them.
   - A masked unit is an error, unless it shall be neither started nor enabled. Unmasking is left to whoever masked it.
 options:
   name:
@@ -24,6 +25,11 @@ options:
     required: true
   reads:
     description: Files that the program reads at start only. One that does not exist does not count.
+    type: list
+    elements: path
+    default: []
+  pending:
+    description: Files that an earlier task would have written; in check mode they count as newer than the start.
     type: list
     elements: path
     default: []
@@ -84,6 +90,9 @@ def plan(module: AnsibleModule, unit: dict[str, str], reload: bool) -> list[tupl
     if not running:
         return [*steps, ("start", f"it is {unit['ActiveState']}")]
     newer = newer_files(unit, module.params["reads"], started_at(unit, time.time(), time.monotonic()))
+    if module.check_mode:
+        read = {*module.params["reads"], unit["FragmentPath"], *unit["DropInPaths"].split()}
+        newer += [path for path in module.params["pending"] if path in read and path not in newer]
     if newer:
         steps.append(("restart", f"{', '.join(newer)} changed after {name} started"))
     elif reload:  # it may have started after the change and with the old files, or a drop-in was removed
@@ -97,6 +106,7 @@ def main() -> None:
         argument_spec={
             "name": {"type": "str", "required": True},
             "reads": {"type": "list", "elements": "path", "default": []},
+            "pending": {"type": "list", "elements": "path", "default": []},
             "enabled": {"type": "bool", "default": True},
             "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
         },
@@ -105,7 +115,9 @@ def main() -> None:
     name, actions = module.params["name"], []
     unit = show(module, name)
     reload = unit["NeedDaemonReload"] == "yes"
-    if reload or (unit["LoadState"] == "not-found" and not module.check_mode):
+    triggered = [show(module, other) for other in unit.get("Triggers", "").split()]
+    unread = any(item["NeedDaemonReload"] == "yes" for item in (unit, *triggered))
+    if unread or (unit["LoadState"] == "not-found" and not module.check_mode):
         if not module.check_mode:
             systemctl(module, "daemon-reload")
             unit = show(module, name)

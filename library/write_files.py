@@ -97,8 +97,9 @@ def write_file(module: AnsibleModule, entry: dict[str, Any], diff: dict[str, Any
             with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(wanted)
             attributes(module, {**entry, "path": name}, {})
-            module.atomic_move(name, str(path))
-    return attributes(module, entry, {}) or differs
+            # Without the attributes of the file that it replaces: it has its own.
+            module.atomic_move(name, str(path), keep_dest_attrs=False)
+    return attributes(module, entry, {} if differs else diff) or differs
 
 
 def main() -> None:

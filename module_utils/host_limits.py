@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ansible.module_utils.drop_ins import drop_ins
+
 MIB = 1024**2
 _SHM = "dev/shm"
+DROP_IN = "90-groundwork.conf"
 _UNITS = {"": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 
 
@@ -22,10 +25,6 @@ class Host:
     memory: int
     nr_open: int
     shm_options: str | None
-
-
-class IllegalLimitsError(ValueError):
-    """Limits that must be corrected before anything is changed."""
 
 
 class Mount(NamedTuple):
@@ -99,8 +98,30 @@ def shm_mount(minimum: int, host: Host) -> Mount | None:
     return Mount("mounted", ",".join([*kept, f"size={whole_mib(max(minimum, host.shm) + MIB - 1)}"]))
 
 
-def make_plan(wanted: dict[str, Any], host: Host) -> dict[str, Any]:
-    """Fit the wanted limits (the options of host_limits_info) to a host; IllegalLimitsError names all illegal ones."""
+def overrides(root: Path, settings: dict[str, dict[str, str]]) -> list[str]:
+    """Say which drop-ins would take back what the role's own ones set.
+
+    Args:
+        root: the host's root directory.
+        settings: systemd's configuration (such as journald.conf) -> key -> the value that the role wants.
+    """
+    faults = []
+    for config, wanted in settings.items():
+        later = [file for file in drop_ins(root, f"systemd/{config}.d") if file.name > DROP_IN]
+        lines = [(file, line.partition("=")) for file in later for line in file.read_text(errors="replace").splitlines()]
+        # Only the last line with a key counts. An empty value takes back as well.
+        last = {key.strip(): (file, value.strip()) for file, (key, equals, value) in lines if equals}
+        faults += [
+            f"/{last[key][0].relative_to(root)} is read after {DROP_IN} and sets {key} to {last[key][1]!r} where {value!r} is "
+            f"wanted; remove that line, or give it that value"
+            for key, value in wanted.items()
+            if key in last and last[key][1] != value
+        ]
+    return faults
+
+
+def make_plan(wanted: dict[str, Any], host: Host) -> tuple[dict[str, Any], list[str]]:
+    """Fit the wanted limits (the options of host_limits_info) to a host; the second part names all illegal ones."""
     faults: list[str] = []
 
     def read_size(name: str) -> int:
@@ -127,6 +148,4 @@ def make_plan(wanted: dict[str, Any], host: Host) -> dict[str, Any]:
     if hard > host.nr_open:
         why = f"{hard} is above the kernel's fs.nr_open ({host.nr_open}), and no service could start"
         faults.append(f"host_limits_nofile_hard: {why}; lower it, or raise fs.nr_open with the role sysctl_tuning first")
-    if faults:
-        raise IllegalLimitsError(f"Nothing was changed. Correct first: {'; '.join(faults)}.")
-    return plan
+    return plan, faults

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HEADER = "# Managed by Groundwork (role sysctl_tuning). Changes here are overwritten.\n"
+from ansible.module_utils.drop_ins import drop_ins
 
-#: Of two files with the same name, the one in the earlier directory counts (sysctl.d(5)).
-DIRECTORIES = ("etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d")
+HEADER = "# Managed by Groundwork (role sysctl_tuning). Changes here are overwritten.\n"
 
 #: Why a key may be missing, by the beginning of its path.
 WHY_MISSING = {
@@ -150,16 +149,6 @@ def parse(text: str, file: str) -> tuple[list[Setting], list[str]]:
     return settings, broken
 
 
-def boot_files(root: Path) -> list[Path]:
-    """The files that systemd-sysctl reads at boot, in its order."""
-    found: dict[str, Path] = {}
-    for directory in reversed(DIRECTORIES):
-        for file in (root / directory).glob("[!.]*.conf"):
-            if file.exists() and not file.is_dir():
-                found[file.name] = file
-    return [found[name] for name in sorted(found)]
-
-
 def value_fault(key: str, rule: str, value: str, live: str) -> str | None:
     """What is wrong with a wanted value, as far as the live value tells without writing it."""
     if not value:
@@ -239,7 +228,7 @@ def _add_foreign(plan: Plan, root: Path, own: Path, minimums: set[str]) -> None:
             if name in last and not (at_least(last[name].value, ours) if name in minimums else last[name].value == ours)
         ]
 
-    files = [file for file in boot_files(root) if file != own]
+    files = [file for file in drop_ins(root, "sysctl.d") if file != own]
     later = []
     for file in files:
         found = read(file)

@@ -17,6 +17,7 @@ PROPERTIES = (
     "NeedDaemonReload",
     "FragmentPath",
     "DropInPaths",
+    "Triggers",
     "ExecMainStartTimestampMonotonic",
     "ActiveEnterTimestampMonotonic",
 )

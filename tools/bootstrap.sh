@@ -36,16 +36,9 @@ rm -f .venv/.complete
 .venv/bin/pip install --quiet --quiet --disable-pip-version-check --no-compile --require-hashes --requirement requirements.lock
 # Compiled once here, since each start of ansible and molecule would else compile again where PYTHONDONTWRITEBYTECODE is
 # set. Of the bundle's 90 collections only those in requirements.yml are used.
-.venv/bin/python - <<'PYTHON'
-import compileall
-import pathlib
-import re
-import site
-
-packages = pathlib.Path(site.getsitepackages()[0])
-used = re.findall(r"name: (\w+)\.(\w+)", pathlib.Path("requirements.yml").read_text())
-compileall.compile_dir(packages, quiet=2, workers=2, rx=re.compile("/ansible_collections/"))
-for namespace, name in used:
-    compileall.compile_dir(packages / "ansible_collections" / namespace / name, quiet=2, workers=2)
-PYTHON
+packages=$(.venv/bin/python -c 'import site; print(site.getsitepackages()[0])')
+.venv/bin/python -m compileall -qq -j 2 -x /ansible_collections/ "$packages"
+sed -n 's/^ *- name: \([a-z_]*\)\.\([a-z_]*\)$/\1\/\2/p' requirements.yml | while read -r collection; do
+    .venv/bin/python -m compileall -qq -j 2 "$packages/ansible_collections/$collection"
+done
 touch .venv/.complete

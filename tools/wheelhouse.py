@@ -75,7 +75,8 @@ def download(wanted: list[str], pins: dict[str, str], python: str, machine: str,
         errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR")] or result.stderr.splitlines()[-1:]
         raise WheelhouseError(
             f"pip could not fetch {', '.join(wanted)} for Python {python} on {machine}: {' '.join(errors)} "
-            "(pip's own configuration decides where it looks: `pip config list`)"
+            "(pip's own configuration decides where it looks: `pip config list`; "
+            "an archive made on a connected machine by the same command may be copied here instead)"
         )
 
 

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SITE = ["ansible-playbook", "-i", "inventories/lab", "playbooks/site.yml"]
+VERIFY = ["ansible-playbook", "-i", "inventories/lab", "playbooks/verify.yml"]
 HOSTS = ("lab-gpu1", "lab-edge1")
 
 
@@ -70,6 +71,31 @@ def test_a_dry_run_on_fresh_hosts_succeeds_and_changes_nothing():
 
 
 @pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"torchserve_auth": "maybe"}, ["torchserve_auth", "maybe", "token, disabled"]),
+        ({"torchserve_inference_port": "eighty"}, ["torchserve_inference_port", "eighty"]),
+        ({"torchserve_inference_prot": 8080}, ["torchserve_inference_prot", "torchserve_inference_port"]),
+        ({"host_limits_journal_max_use": "much"}, ["host_limits_journal_max_use", "much", "10G"]),
+        ({"sysctl_tuning_parameters": [{"name": "vm.swapiness", "value": 1}]}, ["vm.swapiness", "optional"]),
+        ({"sysctl_tuning_parameters": [{"name": "vm.swappiness", "value": "few"}]}, ["vm.swappiness", "few"]),
+        ({"torchserve_auth": "disabled"}, ["torchserve_auth", "127.0.0.1"]),
+        ({"torchserve_config": {"batch_size": 4}}, ["batch_size", "torchserve_models"]),
+        ({"torchserve_config": {"job_queue": 4}}, ["job_queue", "job_queue_size"]),
+        ({"torchserve_models": [{"name": "m", "version": "1", "archive": "models/m.mar"}]}, ["weights_sha256"]),
+        ({"torchserve_memory_max": "lots"}, ["torchserve_memory_max", "lots", "24G"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_input_is_refused_before_anything_changes(variables, told):
+    code, output, _ = run(*SITE, "--extra-vars", json.dumps(variables))
+    assert code != 0
+    assert sum(changes(output).values()) == 0
+    message = " ".join(output.split())
+    assert [text for text in told if text not in message] == []
+
+
+@pytest.mark.parametrize(
     "task",
     [
         "torchserve : Install | Packages, from the archive alone",
@@ -108,28 +134,25 @@ def test_a_dry_run_on_converged_hosts_announces_nothing():
     assert changes(output) == dict.fromkeys(HOSTS, 0)
 
 
-@pytest.mark.parametrize(
-    ("variables", "told"),
-    [
-        ({"torchserve_auth": "maybe"}, ["torchserve_auth", "maybe", "token, disabled"]),
-        ({"torchserve_inference_port": "eighty"}, ["torchserve_inference_port", "eighty"]),
-        ({"torchserve_inference_prot": 8080}, ["torchserve_inference_prot", "torchserve_inference_port"]),
-        ({"host_limits_journal_max_use": "much"}, ["host_limits_journal_max_use", "much", "10G"]),
-        ({"sysctl_tuning_parameters": [{"name": "vm.swapiness", "value": 1}]}, ["vm.swapiness", "optional"]),
-        ({"sysctl_tuning_parameters": [{"name": "vm.swappiness", "value": "few"}]}, ["vm.swappiness", "few"]),
-        ({"torchserve_auth": "disabled"}, ["torchserve_auth", "127.0.0.1"]),
-        ({"torchserve_config": {"batch_size": 4}}, ["batch_size", "torchserve_models"]),
-        ({"torchserve_config": {"job_queue": 4}}, ["job_queue", "job_queue_size"]),
-        ({"torchserve_models": [{"name": "m", "version": "1", "archive": "models/m.mar"}]}, ["weights_sha256"]),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_bad_input_is_refused_before_anything_changes(variables, told):
-    code, output, _ = run(*SITE, "--extra-vars", json.dumps(variables))
+def test_verify_obeys_the_limit():
+    code, output, _ = run(*VERIFY, "--limit", "lab-edge1")
+    assert code == 0, output
+    results = (ROOT / ".cache/verify.xml").read_text()
+    assert "podman://lab-edge1" in results
+    assert "podman://lab-gpu1" not in results
+
+
+def test_verify_fails_where_an_assertion_does_not_hold():
+    podman("exec", "lab-gpu1", "systemctl", "stop", "torchserve.service")
+    code, output, _ = run(*VERIFY, "--limit", "serving")
     assert code != 0
-    assert sum(changes(output).values()) == 0
-    message = " ".join(output.split())
-    assert [text for text in told if text not in message] == []
+    assert "test_the_service_runs_and_starts_at_boot[podman://lab-gpu1]" in output
+
+
+def test_a_stopped_service_is_brought_back_by_the_next_run():
+    code, output, _ = run(*SITE, "--tags", "serving")
+    assert code == 0, output
+    assert changes(output)["lab-gpu1"] == 1
 
 
 def test_lab_down_leaves_nothing_behind():

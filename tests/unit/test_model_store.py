@@ -208,3 +208,20 @@ def test_an_archives_own_configuration_is_warned_about(host, tmp_path):
         container.writestr("model-config.yaml", "minWorkers: 1")
     result = host.publish({"name": "echo", "version": "1.0", "archive": str(path)})
     assert "model-config.yaml wins over the declared workers" in str(result["warnings"])
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_archives_that_no_model_names_are_removed_from_their_folder(host, tmp_path, check):
+    model = host.archive()
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    used = folder / "echo-1.0.mar"
+    used.write_bytes(Path(model["archive"]).read_bytes())
+    for name in ("echo-0.9.mar", "notes.txt"):
+        (folder / name).write_text("old")
+    model["archive"] = str(used)
+    result = host.publish(model, archives=str(folder), check=check)
+    (removed,) = [entry for entry in result["diff"] if entry["before_header"] == "archives"]
+    assert (removed["before"], removed["after"]) == ("echo-0.9.mar\n", "")
+    left = ["echo-0.9.mar", "echo-1.0.mar", "notes.txt"] if check else ["echo-1.0.mar", "notes.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == left

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,8 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from preflight import preflight_findings, preflight_report
 
-ROLE = Path(__file__).parents[2] / "roles/preflight"
+ROOT = Path(__file__).parents[2]
+ROLE = ROOT / "roles/preflight"
 
 A40 = {
     "address": "0000:17:00.0",
@@ -160,6 +165,18 @@ def test_a_version_mismatch_names_the_loaded_version_and_how_to_mend_it():
     assert "reboot" in finding["remedy"]
 
 
+@pytest.mark.parametrize(
+    ("driver", "shown"), [(None, "0000:65:00.0 (10de:1b06, bound to nothing)"), ("nouveau", "bound to nouveau")]
+)
+def test_a_gpu_that_the_loaded_driver_does_not_drive_is_told_once_with_the_likely_causes(driver, shown):
+    """A GPU of a generation that the driver left behind, beside one that it drives."""
+    facts = host(gpus=[A40, A40 | {"address": "0000:65:00.0", "id": "10de:1b06", "driver": driver}])
+    [finding] = preflight_findings(facts, policy())
+    assert "the nvidia module 580.178.04 (open) is loaded, but does not drive" in finding["message"]
+    assert shown in finding["message"]
+    assert [cause for cause in ("Blackwell", "Pascal", "journalctl -k") if cause not in finding["remedy"]] == []
+
+
 def test_a_gpu_without_known_address_is_counted_but_not_named():
     facts = host(gpus=[A40, A40 | {"address": "0000:65:00.0"}], nvidia_smi={"gpus": [LISTED | {"address": None}]})
     [finding] = preflight_findings(facts, policy())
@@ -208,3 +225,50 @@ def test_every_finding_of_the_report_stands_with_its_remedy():
     findings = preflight_findings(host(memory_mib=8000, clock_synchronized=False), policy())
     lines = preflight_report(findings).splitlines()
     assert [line.split(":")[0] for line in lines] == ["- clock", "  Remedy", "- memory", "  Remedy"]
+
+
+def test_the_faults_of_all_roles_are_told_in_one_run_which_ends_before_the_first_change(tmp_path):
+    """Through the playbook itself, on this machine: it only reads."""
+    wrong = {
+        "sysctl_tuning_parameters": [{"name": "no.such", "value": 1}],
+        "host_limits_shm_min": "lots",
+        "torchserve_memory_max": "24GB",
+        "torchserve_models": [{"name": "echo", "version": "1", "archive": "sample"}],
+    }
+    general = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "ansible_become": False,
+        "preflight_warn_only": list(checks_that_may_warn()),
+        "sysctl_tuning_apply": False,
+        "sysctl_tuning_on_override": "warn",
+    }
+    inventory = {
+        "all": {"hosts": {"right": {}, "wrong": wrong}, "vars": general, "children": {"serving": {"hosts": {"wrong": {}}}}}
+    }
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    plays = [
+        {"name": "Preflight", "ansible.builtin.import_playbook": str(ROOT / "playbooks/preflight.yml")},
+        {"name": "Change", "hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.debug": {"msg": "too late"}}]},
+    ]
+    (tmp_path / "site.yml").write_text(json.dumps(plays))
+    run = subprocess.run(
+        [sys.executable, "-m", "ansible", "playbook", tmp_path / "site.yml", "-i", tmp_path / "hosts.json"],
+        env=os.environ | {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = ["no.such: /proc/sys/no/such", "'lots' is no size", "torchserve_memory_max is '24GB'", "torchserve_models[0] (echo)"]
+    output = " ".join((run.stdout + run.stderr).replace("''", "'").split())
+    assert run.returncode != 0
+    assert [fault for fault in told if fault not in output] == []
+    assert "No host was changed. Correct first" in output
+    assert "too late" not in output
+    assert "changed=0" in output
+    assert "changed=1" not in output
+
+
+def checks_that_may_warn():
+    specs = DataLoader().load_from_file(str(ROLE / "meta/argument_specs.yml"))
+    return specs["argument_specs"]["main"]["options"]["preflight_warn_only"]["choices"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ansible.errors import AnsibleFilterError, AnsibleTemplateSyntaxError
 from jinja2 import UndefinedError
-from role_variables import role_specs, role_variable_faults, unknown_role_variables
+from role_variables import role_specs, role_variable_faults, roles_of_host, unknown_role_variables
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +130,13 @@ def test_a_value_that_can_never_be_parsed_is_a_fault():
     error = UndefinedError("captured")
     error.__cause__ = AnsibleTemplateSyntaxError("No filter named 'ipaddr'.")
     assert faults(**RIGHT, serve_port=error) == ["serve_port: No filter named 'ipaddr'. Port to listen on."]
+
+
+@pytest.mark.parametrize(
+    ("groups", "roles"), [(["serving"], ["serve", "serve_models", "tuning"]), (["edge"], ["tuning"]), ([], ["tuning"])]
+)
+def test_a_host_gets_the_roles_of_its_groups_in_the_order_of_the_layers(groups, roles):
+    assert roles_of_host(LAYERS, groups) == roles
 
 
 def test_a_layer_with_an_unknown_role_is_refused():

@@ -19,6 +19,7 @@ RUNNING = {
     "NeedDaemonReload": "no",
     "FragmentPath": "",
     "DropInPaths": "",
+    "Triggers": "",
     "ExecMainStartTimestampMonotonic": str(STARTED),
     "ActiveEnterTimestampMonotonic": str(STARTED),
 }
@@ -48,12 +49,13 @@ def systemd(monkeypatch, run_module):
     class Systemd:
         unit = RUNNING
         reloaded = None
+        triggered = RUNNING
         fails: tuple[str, ...] = ()
 
         def run_command(self, command, **_):
             if command[:2] == ["systemctl", "show"]:
-                assert command[2] == NAME
-                return 0, "".join(f"{name}={value}\n" for name, value in self.unit.items()), ""
+                unit = {NAME: self.unit, "export.service": self.triggered}[command[2]]
+                return 0, "".join(f"{name}={value}\n" for name, value in unit.items()), ""
             if command[0] == "journalctl":
                 return 0, f"log of {command[2]}: port 9100 is taken\n", ""
             self.commands.append(" ".join(command[1:]))
@@ -120,6 +122,11 @@ def test_systemd_is_reloaded_before_the_restart(systemd, written):
     systemd.unit = RUNNING | {"FragmentPath": written("unit", 50), "NeedDaemonReload": "yes"}
     systemd.reloaded = systemd.unit | {"NeedDaemonReload": "no"}
     assert both(systemd)[0] == ["daemon-reload", f"restart {NAME}"]
+
+
+def test_systemd_is_reloaded_for_the_unit_that_a_timer_starts(systemd):
+    systemd.unit, systemd.triggered = RUNNING | {"Triggers": "export.service"}, RUNNING | {"NeedDaemonReload": "yes"}
+    assert both(systemd) == (["daemon-reload"], ["daemon-reload: unit files changed"])
 
 
 def test_a_restart_that_came_before_the_reload_is_repeated(systemd, written):
@@ -233,3 +240,19 @@ def test_the_start_of_the_program_counts_before_that_of_the_unit():
 def test_values_with_an_equals_sign_stay_whole():
     text = "FragmentPath=/etc/a=b.service\nDropInPaths=\n\n"
     assert parse_show(text) == {"FragmentPath": "/etc/a=b.service", "DropInPaths": ""}
+
+
+@pytest.mark.parametrize(
+    ("pending", "announced"),
+    [(["/etc/exporter.conf"], ["restart"]), (["/etc/systemd/system/exporter.service"], ["restart"]), (["/etc/other"], [])],
+)
+def test_a_dry_run_announces_the_restart_that_a_pending_file_will_cause(systemd, pending, announced):
+    systemd.unit = RUNNING | {"FragmentPath": "/etc/systemd/system/exporter.service"}
+    result = systemd.apply(check=True, reads=["/etc/exporter.conf"], pending=pending)
+    assert [action.split(":")[0] for action in result["actions"]] == announced
+    assert systemd.commands == []
+
+
+def test_a_run_asks_the_files_themselves_and_not_what_was_pending(systemd):
+    systemd.unit = RUNNING
+    assert systemd.apply(reads=["/etc/exporter.conf"], pending=["/etc/exporter.conf"])["actions"] == []

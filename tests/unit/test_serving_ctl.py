@@ -51,19 +51,22 @@ class _StandIn:
     config_workers: dict = field(default_factory=dict)
     requests: list = field(default_factory=list)
     keys: dict = field(default_factory=dict)
+    expires: dict = field(default_factory=dict)
     prediction: object = None
     renew_after_each_call: bool = False
     cut_answers: bool = False
     next_worker: int = 9000
 
-    def write_keys(self, *kinds):
-        """Make new tokens; those before are no longer accepted."""
+    def write_keys(self, *kinds, expires="2026-11-30T12:00:00Z"):
+        """Make new tokens; those before are no longer accepted. That of the API never expires."""
         self.keys |= {kind: f"{kind}-{len(self.requests)}-{os.urandom(3).hex()}" for kind in kinds}
-        content = {kind: {"key": key, "expiration time": "2026-11-30T12:00:00Z"} for kind, key in self.keys.items()}
+        self.expires |= dict.fromkeys(kinds, expires)
+        content = {kind: {"key": key, "expiration time": self.expires.get(kind)} for kind, key in self.keys.items()}
+        del content["API"]["expiration time"]
         (self.folder / "key_file.json").write_text(json.dumps(content))
 
     def check(self, kind, headers):
-        if headers["Authorization"] != f"Bearer {self.keys[kind]}":
+        if headers["Authorization"] != f"Bearer {self.keys[kind]}" or self.expires.get(kind, "never") < "2026-11-30T10:00:00Z":
             reason = "Token either incorrect, expired, or not provided correctly"
             raise _RefusalError(400, "InvalidKeyException", f"Token Authorization failed. {reason}")
 
@@ -214,7 +217,8 @@ def listening(torchserve):
 def torchserve(tmp_path):
     """The stand-in, with its tokens and the declared model in service."""
     standing = _StandIn(tmp_path)
-    standing.write_keys("management", "inference", "API")
+    standing.keys["API"] = "api-key"
+    standing.write_keys("management", "inference")
     standing.add(ECHO)
     return standing
 
@@ -234,17 +238,20 @@ def clock(monkeypatch):
     moving = Clock()
     # The workers' processes are as old as TorchServe's threads for them, unless a test says otherwise.
     monkeypatch.setattr(serving_ctl, "process_started", lambda _: STARTED)
-    monkeypatch.setattr(serving_ctl, "time", SimpleNamespace(monotonic=lambda: moving.now, sleep=moving.sleep))
+    monkeypatch.setattr(
+        serving_ctl, "time", SimpleNamespace(monotonic=lambda: moving.now, sleep=moving.sleep, time=lambda: STARTED)
+    )
     return moving
 
 
 @pytest.fixture
 def ctl(torchserve, tmp_path, capsys, clock):  # noqa: ARG001 -- no test may really sleep
     """Run a command as on a host; returns its exit code, its answer and its problems."""
-    with listening(torchserve) as management, listening(torchserve) as inference:
+    with listening(torchserve) as management, listening(torchserve) as inference, listening(torchserve) as grpc:
 
         def settings(**changes):
             addresses = {"inference": inference, "management": management, "metrics": f"{management}/metrics"}
+            addresses["grpc_inference"] = urlsplit(grpc).netloc
             files = {"models_file": str(tmp_path / "models.env"), "token_file": str(tmp_path / "key_file.json")}
             unit = {"engine": "torchserve", "unit": "torchserve.service", "probes": {"echo": PROBE}}
             (tmp_path / "serving.json").write_text(json.dumps(addresses | files | unit | changes))
@@ -255,7 +262,7 @@ def ctl(torchserve, tmp_path, capsys, clock):  # noqa: ARG001 -- no test may rea
             return SimpleNamespace(code=code, answer=json.loads(output.out), problems=output.err.splitlines())
 
         settings()
-        run.settings, run.inference, run.models_file = settings, inference, tmp_path / "models.env"
+        run.settings, run.inference, run.grpc, run.models_file = settings, inference, grpc, tmp_path / "models.env"
         declare(run, ECHO)
         yield run
 
@@ -333,6 +340,11 @@ def timeout_changed(_, ctl):
     declare(ctl, ECHO, responseTimeout=60)
 
 
+def another_default(torchserve, ctl):
+    torchserve.add(ECHO_2)
+    declare(ctl, ECHO_2, ECHO)
+
+
 ENGINE_SAID = '{ "code": 503, "type": "InternalServerException", "message": "Prediction failed" }'
 
 
@@ -361,6 +373,10 @@ ENGINE_SAID = '{ "code": 503, "type": "InternalServerException", "message": "Pre
                 "model echo 1.0: responseTimeout is 120, declared is 60 (TorchServe reads it at its start only: "
                 "serving-ctl sync restarts the service)"
             ],
+        ),
+        (
+            another_default,
+            ["model echo: 1.0 answers requests that name no version, declared is 2.0 (serving-ctl sync makes it the default)"],
         ),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
@@ -424,11 +440,30 @@ def test_without_token_authorisation_no_file_is_read(ctl, torchserve, monkeypatc
     assert ctl("status").code == 0
 
 
+@pytest.mark.parametrize(
+    "expires",
+    ["2026-11-30T09:59:00Z", "2026-11-30T09:59:00.123456789Z", "2026-11-30T10:00:10.5Z"],
+    ids=["expired", "with nine digits", "about to expire"],
+)
+def test_an_expired_token_is_renewed_before_it_is_used(ctl, torchserve, expires):
+    """As after a stop of the timer: the service would refuse sync, which could then never come to an end."""
+    torchserve.write_keys("management", "inference", expires=expires)
+    assert ctl("status").code == 0
+    assert [request for request in torchserve.requests if "/token" in request] == ["GET /token"] * 2
+
+
+def test_a_token_that_cannot_be_renewed_is_told_in_one_sentence(ctl, torchserve):
+    torchserve.write_keys("management", "inference", expires="2026-11-30T09:00:00Z")
+    torchserve.keys["API"] = "another"
+    [problem] = problems(ctl("status"))
+    assert "GET /token answered 400" in problem
+
+
 def test_renew_tokens_renews_both(ctl, torchserve):
     before = dict(torchserve.keys)
     result = ctl("renew-tokens")
     assert (result.code, result.answer) == (0, {"renewed": ["inference", "management"]})
-    assert [kind for kind in before if before[kind] != torchserve.keys[kind]] == ["management", "inference"]
+    assert {kind for kind in before if before[kind] != torchserve.keys[kind]} == {"management", "inference"}
 
 
 def test_renew_tokens_without_tokens_asks_nobody(ctl, torchserve):
@@ -555,8 +590,9 @@ def test_a_changed_number_of_workers_scales_without_a_reload(ctl, torchserve, wo
 
 def test_one_sync_is_enough_where_the_archive_wants_another_number_of_workers(ctl, torchserve):
     torchserve.config_workers = {OTHER: 1}
-    declare(ctl, ECHO, OTHER)
-    assert ctl("sync").answer["actions"] == ["loaded other 1.0", "scaled other 1.0 to 2 workers"]
+    declare(ctl, OTHER, ECHO, configFile=True)
+    assert ctl("sync").answer["actions"] == ["loaded other 1.0"]
+    assert len(torchserve.models["other"]["1.0"]["workers"]) == 2
     assert ctl("sync").answer["changed"] is False
 
 
@@ -599,23 +635,153 @@ def test_sync_says_why_the_service_never_answered(ctl, clock):
     assert clock.now == 3
 
 
+@pytest.mark.parametrize(("wait", "startup", "granted"), [(5, 600, 750), (1000, 600, 1000)])
+def test_a_load_may_take_as_long_as_the_model_does(ctl, monkeypatch, wait, startup, granted):
+    """A timeout of less than TorchServe's own would tell of a failure while the model is still loading."""
+    timeouts = {}
+    call = serving_ctl.Engine.call
+
+    def note(engine, method, url, **options):
+        timeouts[method, urlsplit(url).path] = options.get("timeout")
+        return call(engine, method, url, **options)
+
+    monkeypatch.setattr(serving_ctl.Engine, "call", note)
+    declare(ctl, ECHO, startupTimeout=120)
+    declare(ctl, ECHO_2, startupTimeout=startup)
+    assert ctl("sync", "--wait", str(wait)).code == 0
+    assert timeouts["POST", "/models"] == granted
+
+
+# --- sync --dry-run
+
+
+def number_of_workers_changed(_, ctl):
+    declare(ctl, ECHO, workers=3)
+
+
+def one_of_three_versions_stays(torchserve, ctl):
+    for mar in (ECHO_2, "echo-3.0-eeeeeeeeeeee.mar"):
+        torchserve.add(mar)
+    torchserve.defaults["echo"] = "3.0"
+    declare(ctl, ECHO_REBUILT)
+
+
+def failed_load(torchserve, ctl):
+    torchserve.broken = {OTHER}
+    torchserve.add(OTHER)
+    torchserve.broken = set()
+    declare(ctl, ECHO, OTHER)
+
+
+def everything_goes(torchserve, ctl):
+    torchserve.add(ECHO_2)
+    declare(ctl, OTHER)
+
+
+def nothing_changed(*_):
+    """Leave the host as declared."""
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        nothing_changed, not_loaded, other_version, another_archive, not_declared, batching_changed, another_default,
+        number_of_workers_changed, one_of_three_versions_stays, failed_load, everything_goes,
+    ],
+    ids=lambda value: value.__name__,
+)  # fmt: skip
+def test_a_dry_run_announces_what_the_run_does_and_only_asks(ctl, torchserve, arrange):
+    arrange(torchserve, ctl)
+    announced = ctl("sync", "--dry-run")
+    assert (announced.code, torchserve.changes()) == (0, [])
+    assert announced.answer == ctl("sync").answer
+    assert announced.answer["changed"] is (arrange is not nothing_changed)
+    assert ctl("status").code == 0
+
+
+def test_a_dry_run_announces_a_restart_and_does_not_make_it(ctl, torchserve, monkeypatch):
+    """The restart brings all else with it."""
+    declare(ctl, ECHO, OTHER, responseTimeout=60)
+    monkeypatch.setattr(serving_ctl.subprocess, "run", lambda command, **_: pytest.fail(f"{command} was run"))
+    action = "restarted torchserve.service: responseTimeout changed, which TorchServe reads at its start only"
+    assert ctl("sync", "--dry-run").answer == {"changed": True, "actions": [action]}
+    assert torchserve.changes() == []
+
+
+@pytest.mark.parametrize("missing", ["service", "key file"])
+def test_a_dry_run_does_not_fail_for_a_service_that_is_not_there_and_does_not_wait_for_it(ctl, torchserve, clock, missing):
+    if missing == "service":
+        ctl.settings(management="http://127.0.0.1:1")
+    else:
+        (torchserve.folder / "key_file.json").unlink()
+    ctl.models_file.unlink()
+    result = ctl("sync", "--dry-run", "--wait", "60")
+    assert (result.code, clock.now) == (0, 0)
+    assert (result.answer["changed"], result.answer["actions"]) == (False, [])
+    assert result.answer["unknown"]
+
+
 # --- health
+
+
+def said(time, level, logger, *messages, thread="W-9000-other_1.0-stdout"):
+    head = {"time": time, "level": level, "logger": logger, "thread": thread}
+    return [json.dumps(head | {"message": message}, separators=(",", ":")) for message in messages]
+
+
+STREAM_READER = "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"
 
 
 @pytest.fixture
 def journal(tmp_path, monkeypatch):
-    """Put a stand-in for journalctl in front, with what a failed load leaves in the log."""
-    lines = [
-        '{"time":"10:00","level":"INFO","logger":"ModelServer","message":"Model server started."}',
-        '{"time":"10:01","level":"INFO","logger":"MODEL_LOG","message":"RuntimeError: PytorchStreamReader failed"}',
-        '{"time":"10:02","level":"ERROR","logger":"WorkerThread","message":"Backend worker error"}',
-    ]
+    """Put a stand-in for journalctl in front; `write` sets the log, at first with what a failed load leaves there."""
     program = tmp_path / "bin" / "journalctl"
     program.parent.mkdir()
-    program.write_text("\n".join(["#!/bin/sh", f'echo "$@" > {tmp_path}/asked', "cat <<'END'", *lines, "END", ""]))
-    program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    return SimpleNamespace(errors=lines[1:], asked=tmp_path / "asked")
+
+    def write(lines):
+        program.write_text("\n".join(["#!/bin/sh", f'echo "$@" > {tmp_path}/asked', "cat <<'END'", *lines, "END", ""]))
+        program.chmod(0o755)
+
+    reason = said("10:01", "INFO", "MODEL_LOG", STREAM_READER)
+    error = said("10:02", "ERROR", "WorkerThread", "Backend worker error")
+    write([*said("10:00", "INFO", "ModelServer", "Model server started."), *reason, *error])
+    return SimpleNamespace(errors=reason + error, asked=tmp_path / "asked", write=write)
+
+
+def failed_load_in_the_log(second, reason):
+    """What one try of one worker leaves: the traceback, that of its consequence, and what Java says to it."""
+    time, other = f"10:00:{second:02}", f"W-9001-slow_1.0-{second}"
+    frames = ['  File "ts/model_loader.py", line 143, in load', "    initialize_fn(service.context)"]
+    model, *rest = (
+        *said(time, "INFO", "MODEL_LOG", "Failed to load model other, exception"),
+        *said(time, "INFO", "MODEL_LOG", "Traceback (most recent call last):", *frames, reason),
+        *said(time, "INFO", "MODEL_LOG", "Traceback (most recent call last):", *frames, "RuntimeError: 500 - Unknown exception"),
+    )
+    return [
+        model,
+        *said(time, "INFO", "MODEL_LOG", "Backend worker process started.", thread=other),
+        *rest,
+        *said(time, "ERROR", "WorkerThread", f"Backend worker error, attempt {second}: Backend stream closed."),
+        *said(time, "ERROR", "WorkerThread", f"Load model failed: other, attempt {second}"),
+    ]
+
+
+@pytest.mark.parametrize("reason", [STREAM_READER, "AssertionError", "binascii.Error: Incorrect padding", "SystemExit: 3"])
+def test_the_reason_of_a_failed_load_is_shown_however_often_it_was_tried(ctl, torchserve, journal, reason):
+    journal.write([line for second in range(12) for line in failed_load_in_the_log(second, reason)])
+    worker_is_loading(torchserve, ctl)
+    shown = [json.loads(line)["message"] for line in ctl("health").answer["log"]]
+    assert shown[:2] == [reason, "RuntimeError: 500 - Unknown exception"]
+    assert shown[-1] == "Load model failed: other, attempt 11"
+    assert len(shown) == 7
+
+
+def test_what_is_no_json_in_the_log_is_shown_too(ctl, torchserve, journal):
+    line = "java.lang.IllegalArgumentException: Invalid configuration"
+    journal.write(["5", "WARNING: sun.reflect.Reflection.getCallerClass is not supported", line])
+    worker_is_loading(torchserve, ctl)
+    assert ctl("health").answer["log"] == [line]
 
 
 def test_health_returns_as_soon_as_all_models_answer(ctl, torchserve, clock):
@@ -666,6 +832,13 @@ def test_drain_names_who_is_still_connected(ctl):
     assert problems(result) == [f"127.0.0.1 is still connected to port {port}: drain it at the gateway first"]
 
 
+def test_drain_sees_the_clients_of_grpc(ctl):
+    port = urlsplit(ctl.grpc).port
+    with socket.create_connection(("127.0.0.1", port)):
+        result = ctl("drain", "--wait", "2")
+    assert problems(result) == [f"127.0.0.1 is still connected to port {port}: drain it at the gateway first"]
+
+
 def test_drain_returns_when_the_last_client_has_left(ctl, clock):
     client = socket.create_connection(("127.0.0.1", urlsplit(ctl.inference).port))
     clock.on_sleep = client.close
@@ -679,6 +852,11 @@ def test_drain_waits_for_the_queue(ctl, torchserve):
 
 
 # --- the program
+
+
+def test_the_systems_own_python_runs_it():
+    """One that somebody put first in PATH has no say."""
+    assert Path(serving_ctl.__file__).read_text().splitlines()[0] == "#!/usr/bin/python3"
 
 
 def test_a_host_without_the_role_is_told_in_one_sentence(tmp_path, capsys):

@@ -25,12 +25,16 @@ sys.path.insert(0, str(ROLE / "files"))
 serving_ctl = importlib.import_module("serving_ctl")
 
 
-def render(template, facts=None, **settings):
+def evaluate(text, facts=None, **settings):
     files = [ROLE / "defaults/main.yml", ROLE / "vars/main.yml"]
     defaults, internal = (DataLoader().load_from_file(str(path), trusted_as_template=True) for path in files)
     variables = {"ansible_managed": "Ansible managed", "ansible_facts": FACTS | (facts or {}), "__torchserve_lock_hash": "0" * 64}
     templar = Templar(loader=DataLoader(), variables=defaults | internal | variables | settings)
-    return templar.template(trust_as_template((ROLE / "templates" / template).read_text()))
+    return templar.template(trust_as_template(text))
+
+
+def render(template, facts=None, **settings):
+    return evaluate((ROLE / "templates" / template).read_text(), facts, **settings)
 
 
 def properties(**settings):
@@ -94,6 +98,41 @@ def test_no_line_ends_with_a_blank():
 # --- unit
 
 
+def test_the_cache_is_for_the_service_alone_and_only_what_a_crash_leaves_is_removed():
+    """On Debian 13 /tmp is in memory, and cleared of old files under a service that still has its models there."""
+    lines, temporary = unit(), "/var/cache/torchserve/tmp"
+    assert [line for line in lines if line.startswith("CacheDirectory")] == [
+        "CacheDirectory=torchserve torchserve/tmp",
+        "CacheDirectoryMode=0700",
+    ]
+    [start] = [line for line in lines if line.startswith("ExecStart=")]
+    assert f" -Djava.io.tmpdir={temporary} " in start
+    assert [line for line in lines if line.startswith("ExecStartPre=")] == [
+        f"ExecStartPre=-/usr/bin/find {temporary} -mindepth 1 -delete"
+    ]
+    environment = dict(
+        setting.split("=", 1)
+        for line in lines
+        if line.startswith("Environment=")
+        for setting in line.removeprefix("Environment=").split()
+    )
+    kept = ("HOME", "CUDA_CACHE_PATH", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    assert environment["TMPDIR"] == temporary
+    assert [name for name in kept if not environment[name].startswith("/var/cache/torchserve")] == []
+    assert [name for name in kept if environment[name].startswith(temporary)] == []
+    assert "PrivateTmp=yes" in lines
+
+
+def test_a_worker_that_was_killed_for_its_memory_does_not_end_the_service():
+    assert "OOMPolicy=continue" in unit()
+
+
+def test_the_module_behind_the_devices_of_cuda_is_loaded_before():
+    """With a dash, systemd 249 would make "nvidia/uvm" of it."""
+    named = [line.split("=")[0] for line in unit() if "modprobe@nvidia_uvm.service" in re.split("[= ]", line)]
+    assert named == ["After", "Wants"]
+
+
 def test_the_gpus_are_the_only_devices():
     """PrivateDevices would hide them, and whether a host has some must not depend on which playbook ran before."""
     lines = unit()
@@ -101,7 +140,7 @@ def test_the_gpus_are_the_only_devices():
 
 
 def test_no_cuda_environment_is_named_unless_asked():
-    assert [line for line in unit() if "CUDA" in line or "cuda" in line] == []
+    assert [line for line in unit() if "CUDA_VISIBLE_DEVICES" in line or "groundwork/cuda" in line] == []
     lines = unit(torchserve_cuda_environment="/etc/groundwork/cuda/12.8.env")
     assert "EnvironmentFile=/etc/groundwork/cuda/12.8.env" in lines
 
@@ -127,7 +166,9 @@ def test_a_memory_limit_is_set_where_one_is_declared(limit, lines):
 )
 def test_java_is_started_itself_with_the_version_of_the_release(release, architecture, java):
     """TorchServe's wrapper ends with 0 whatever happened."""
-    [start] = [line for line in unit({"distribution_release": release, "architecture": architecture}) if "ExecStart" in line]
+    [start] = [
+        line for line in unit({"distribution_release": release, "architecture": architecture}) if line.startswith("ExecStart=")
+    ]
     assert start.startswith(f"ExecStart={java} ")
     assert start.endswith(" -ncs")
 
@@ -144,10 +185,43 @@ def test_the_unit_leaves_out_what_breaks_java_and_psutil():
     assert [line for line in lines if line.startswith(("MemoryDenyWriteExecute", "ProcSubset", "KillMode"))] == []
 
 
-@pytest.mark.parametrize(("minutes", "seconds"), [(60, 1800), (5, 150)])
-def test_tokens_are_renewed_at_half_of_their_life(minutes, seconds):
+@pytest.mark.parametrize(("minutes", "seconds"), [(60, 1200), (5, 100), ("60", 1200)], ids=repr)
+def test_tokens_are_renewed_at_a_third_of_their_life(minutes, seconds):
+    """Text is what -e and INI inventories give."""
     timer = render("serving-tokens.timer.j2", torchserve_token_lifetime_minutes=minutes)
     assert re.findall(r"^On\w+Sec=(.*)$", timer, re.MULTILINE) == [f"{seconds}s"] * 2
+
+
+@pytest.mark.parametrize(("auth", "started"), [("token", True), ("disabled", False)])
+def test_each_start_of_the_service_starts_the_renewal_of_its_tokens(auth, started):
+    """PartOf carries a stop over to the timer, and no start."""
+    assert ("Wants=serving-tokens.timer" in unit(torchserve_auth=auth)) is started
+    timer = render("serving-tokens.timer.j2", torchserve_auth=auth)
+    assert "PartOf=torchserve.service" in timer.splitlines()
+    assert "[Install]" not in timer
+
+
+# --- tasks/run.yml
+
+
+@pytest.fixture
+def sync_task():
+    tasks = DataLoader().load_from_file(str(ROLE / "tasks/run.yml"))
+    return next(task for task in tasks if task.get("register") == "__torchserve_sync")
+
+
+@pytest.mark.parametrize(("check", "more"), [(False, []), (True, ["--dry-run"])])
+def test_a_dry_run_asks_serving_ctl_what_sync_would_do(sync_task, check, more):
+    argv = evaluate(sync_task["ansible.builtin.command"]["argv"], ansible_check_mode=check)
+    assert argv == ["/usr/local/sbin/serving-ctl", "sync", "--wait", 120, *more]
+    assert sync_task["check_mode"] is False
+
+
+@pytest.mark.parametrize(("check", "service_changes", "runs"), [(False, True, True), (True, True, False), (True, False, True)])
+def test_a_dry_run_leaves_out_the_sync_where_the_service_would_start(sync_task, check, service_changes, runs):
+    """There may be neither program nor service yet, and what starts loads what is declared."""
+    known = {"ansible_check_mode": check, "__torchserve_service": {"changed": service_changes}}
+    assert evaluate(f"{{{{ {sync_task['when']} }}}}", **known) is runs
 
 
 # --- serving.json
@@ -162,12 +236,18 @@ def test_the_host_side_of_the_contract_says_where_things_are():
         "engine": "torchserve",
         "unit": "torchserve.service",
         "inference": "http://10.0.0.7:8080",
+        "grpc_inference": "10.0.0.7:7070",
         "management": "http://127.0.0.1:8081",
         "metrics": "http://127.0.0.1:8082/metrics",
         "token_file": "/run/torchserve/key_file.json",
         "models_file": "/etc/torchserve/models.env",
         "probes": {"text_classifier": {"text": "The deployment went well."}},
     }
+
+
+def test_ports_may_be_text():
+    found = serving(torchserve_inference_port="8090", torchserve_grpc_inference_port="7090")
+    assert (found["inference"], found["grpc_inference"]) == ("http://127.0.0.1:8090", "127.0.0.1:7090")
 
 
 def test_there_is_no_token_file_without_tokens():
@@ -228,7 +308,7 @@ def test_each_line_of_a_model_is_written_once_or_not_at_all(message, written_by)
     assert [name for name in ("events", "log") if accepts(name)] == written_by
 
 
-@pytest.mark.parametrize(("wanted", "level"), [(True, "info"), (False, "warn")])
+@pytest.mark.parametrize(("wanted", "level"), [(True, "info"), (False, "warn"), ("true", "info"), ("false", "warn")], ids=repr)
 def test_requests_are_logged_where_that_is_wanted(wanted, level):
     levels = {logger.get("name"): logger.get("level") for logger in logging(torchserve_access_log=wanted).iter("Logger")}
     assert levels["ACCESS_LOG"] == level

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Ask and steer the inference engine of this host: the host side of docs/serving-contract.md.
 
 Every engine role installs a program of this name with these commands, so that playbooks, gateways and people at three in
@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ ESTABLISHED = "01"  # TCP_ESTABLISHED in /proc/net/tcp
 LOAD_ANEW = "serving-ctl sync loads the model anew"
 RESTART = "TorchServe reads it at its start only: serving-ctl sync restarts the service"
 MODEL_SETTINGS = {"batchSize": LOAD_ANEW, "maxBatchDelay": LOAD_ANEW, "responseTimeout": RESTART, "startupTimeout": RESTART}
+# TorchServe grants a worker two minutes to start before it counts the startup timeout, and as long to end.
+GRACE_SECONDS = 150
+EXPIRY_SECONDS = 30  # a token that is valid for less time than this is renewed before it is used
+Request = tuple[str, str, dict[str, Any]]  # to the management interface: method, path, query
 
 
 class EngineError(Exception):
@@ -43,6 +47,7 @@ class Engine:
     """TorchServe's HTTP interfaces on this host, as the role wrote them to /etc/groundwork/serving.json."""
 
     inference: str
+    grpc_inference: str
     management: str
     metrics: str
     unit: str
@@ -51,13 +56,31 @@ class Engine:
     probes: dict[str, Any]
 
     def token(self, kind: str) -> str | None:
-        """Return the current key (inference, management or API); read anew each time, since it is renewed."""
+        """Return the current key (inference, management or API); read anew each time, since it is renewed.
+
+        One that has expired, or is about to, is renewed: the timer may have been off.
+        """
         if not self.token_file:
             return None
+        key, expires = self._read_token(self.token_file, kind)
+        if expires < time.time() + EXPIRY_SECONDS:
+            self.renew(kind)
+            key, _ = self._read_token(self.token_file, kind)
+        return key
+
+    def _read_token(self, token_file: str, kind: str) -> tuple[str, float]:
+        """Return a key and when it expires, in seconds since the epoch; the API's never does."""
         try:
-            return str(json.loads(Path(self.token_file).read_text())[kind]["key"])
-        except (OSError, ValueError, KeyError) as error:
-            raise EngineError(f"no {kind} token in {self.token_file}: {error} (is {self.unit} running? are you root?)") from error
+            entry = json.loads(Path(token_file).read_text())[kind]
+            # Java writes as many digits of the second as it has; Python 3.10 reads three or six.
+            expires = f"{entry['expiration time'][:19]}+00:00" if "expiration time" in entry else None
+            return str(entry["key"]), datetime.fromisoformat(expires).timestamp() if expires else float("inf")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"no {kind} token in {token_file}: {error} (is {self.unit} running? are you root?)") from error
+
+    def renew(self, kind: str) -> None:
+        """Renew the inference or management token; TorchServe writes it to its key file."""
+        self.call("GET", f"{self.management}/token?type={kind}", token=self.token("API"))
 
     def call(self, method: str, url: str, *, token: str | None = None, body: Any = None, timeout: float = 30) -> Any:  # noqa: ANN401
         """Send one request and return the JSON answer, or its text where it is none."""
@@ -197,14 +220,42 @@ def status(engine: Engine) -> dict[str, Any]:
     problems = [f"model {model['name']} {model['version']}: {problem}" for model in models for problem in model["problems"]]
     extra = [(name, version) for name in loaded for version in loaded[name] if version not in declared.get(name, {})]
     problems += [f"model {name} {version}: loaded but not declared (serving-ctl sync unloads it)" for name, version in extra]
+    for name, versions in declared.items():
+        wanted = declared_default(versions)
+        if wanted in loaded.get(name, {}) and (current := engine.default_version(name)) != wanted:
+            remedy = "serving-ctl sync makes it the default"
+            problems.append(f"model {name}: {current} answers requests that name no version, declared is {wanted} ({remedy})")
     return {"engine": "torchserve", "ready": not problems, "models": models, "problems": problems}
 
 
 def recent_errors(engine: Engine) -> list[str]:
-    """Return the last errors of the service's log: TorchServe's answers never hold the reason of a failed load."""
-    command = ["journalctl", "--unit", engine.unit, "--output", "cat", "--lines", "400", "--no-pager"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    return [line for line in lines if re.search(r'"level":"ERROR"|\b\w+(Error|Exception):', line)][-5:]
+    """Return the last errors of the service's log, each once: TorchServe's answers never hold the reason of a failed load.
+
+    The reason is the last line of a Python traceback. Those come first, however much Java said after them.
+    """
+    command = ["journalctl", "--unit", engine.unit, "--output", "cat", "--lines", "2000", "--no-pager"]
+    reasons: dict[str, str] = {}
+    others: dict[str, str] = {}
+    tracing: set[str] = set()  # threads that are in the middle of a traceback, a line of the log for each of its lines
+    for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines():
+        try:
+            entry = json.loads(line)
+            thread, message = entry["thread"], entry["message"]
+        except (ValueError, TypeError, KeyError):
+            thread, message = "", line
+        found = None
+        if message.startswith("Traceback (most recent call last)"):
+            tracing.add(thread)
+        elif thread in tracing:
+            if message and not message[0].isspace():
+                tracing.remove(thread)
+                found = reasons
+        elif re.search(r'"level":"ERROR"|\b\w*(Error|Exception):', line):
+            found = others
+        if found is not None:
+            found.pop(message, None)  # the latest of those that say the same
+            found[message] = line
+    return [*reasons.values()][-5:] + [*others.values()][-5:]
 
 
 def health(engine: Engine, wait: float) -> dict[str, Any]:
@@ -234,79 +285,175 @@ def wait_for_management(engine: Engine, wait: float) -> None:
             return
 
 
-def sync(engine: Engine, wait: float) -> dict[str, Any]:
-    """Load, replace and unload models in the running service, so that a change of one never touches the others.
+@dataclass(frozen=True)
+class Step:
+    """One change of the loaded models: in words, and as requests."""
+
+    action: str
+    requests: list[Request]
+    seconds: int = GRACE_SECONDS  # that TorchServe may take for each
+
+
+@dataclass
+class ModelPlan:
+    """The steps that bring one model to its declared state; planning sends no request.
+
+    Attributes:
+        name: the model.
+        workers: version -> number of workers, as they will be after the steps so far.
+        default: the default version after the steps so far.
+        steps: the steps so far.
+    """
+
+    name: str
+    workers: dict[str, int]
+    default: str | None
+    steps: list[Step] = field(default_factory=list)
+
+    def unload(self, version: str) -> None:
+        """Plan to unload a version. TorchServe removes a default version only when it is the last one."""
+        del self.workers[version]
+        requests: list[Request] = [("DELETE", f"/models/{self.name}/{version}", {})]
+        if self.default == version:
+            self.default = max(self.workers, key=lambda other: self.workers[other], default=None)
+            if self.default:
+                requests.insert(0, ("PUT", f"/models/{self.name}/{self.default}/set-default", {}))
+        self.steps.append(Step(f"unloaded {self.name} {version}", requests))
+
+    def load(self, wanted: dict[str, Any]) -> None:
+        """Plan to load a version."""
+        version, workers = wanted["version"], wanted["minWorkers"]
+        query = {
+            "url": wanted["marName"],
+            "model_name": self.name,
+            "initial_workers": workers,
+            "synchronous": "true",
+            "batch_size": wanted["batchSize"],
+            "max_batch_delay": wanted["maxBatchDelay"],
+            "response_timeout": wanted["responseTimeout"],
+            "startup_timeout": wanted["startupTimeout"],
+        }
+        requests: list[Request] = [("POST", "/models", query)]
+        if "configFile" in wanted:  # it may start another number of workers
+            requests.append(scaling(wanted))
+        self.steps.append(Step(f"loaded {self.name} {version}", requests, wanted["startupTimeout"] + GRACE_SECONDS))
+        self.workers[version] = workers
+        self.default = self.default or version
+
+    def scale(self, wanted: dict[str, Any]) -> None:
+        """Plan to give a version its number of workers."""
+        action = f"scaled {self.name} {wanted['version']} to {wanted['minWorkers']} workers"
+        self.steps.append(Step(action, [scaling(wanted)], wanted["startupTimeout"] + GRACE_SECONDS))
+
+    def make_default(self, version: str) -> None:
+        """Plan to let a version answer the requests that name none."""
+        request: Request = ("PUT", f"/models/{self.name}/{version}/set-default", {})
+        self.steps.append(Step(f"made {version} the default version of {self.name}", [request]))
+        self.default = version
+
+
+def scaling(wanted: dict[str, Any]) -> Request:
+    """Return the request that gives a version its number of workers, and waits for them."""
+    limits = {"min_worker": wanted["minWorkers"], "max_worker": wanted["maxWorkers"], "synchronous": "true"}
+    return "PUT", f"/models/{wanted['name']}/{wanted['version']}", limits
+
+
+def declared_default(versions: dict[str, dict[str, Any]]) -> str | None:
+    """Return the declared version that shall answer requests that name none."""
+    return next((version for version, wanted in versions.items() if wanted.get("defaultVersion")), None)
+
+
+def must_load_anew(current: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Tell whether a loaded version can't become the declared one while it is loaded."""
+    # A failed load leaves the model registered with no worker, and a second registration would answer 409.
+    return not same_archive(current, wanted) or not current["workers"] or LOAD_ANEW in other_settings(current, wanted).values()
+
+
+def plan_model(
+    name: str, declared: dict[str, dict[str, Any]], loaded: dict[str, dict[str, Any]], default: str | None
+) -> list[Step]:
+    """Return the steps that bring one model to its declared state.
+
+    Args:
+        name: the model.
+        declared: version -> TorchServe's settings.
+        loaded: version -> description.
+        default: the present default version.
+    """
+    plan = ModelPlan(name, {version: len(description["workers"]) for version, description in loaded.items()}, default)
+    for version, wanted in declared.items():
+        current = loaded.get(version)
+        if current and must_load_anew(current, wanted):
+            plan.unload(version)
+            current = None
+        if current is None:
+            plan.load(wanted)
+        elif (current["minWorkers"], current["maxWorkers"]) != (wanted["minWorkers"], wanted["maxWorkers"]):
+            plan.scale(wanted)
+    wanted_default = declared_default(declared)
+    if wanted_default and plan.default != wanted_default:
+        plan.make_default(wanted_default)
+    for version in loaded:
+        if version not in declared:
+            plan.unload(version)
+    return plan.steps
+
+
+def plan_sync(engine: Engine) -> list[Step]:
+    """Return the steps that make the loaded models the declared ones."""
+    declared, loaded = engine.declared(), engine.loaded()
+    return [
+        step
+        for name in {**declared, **loaded}
+        for step in plan_model(
+            name, declared.get(name, {}), loaded.get(name, {}), engine.default_version(name) if name in loaded else None
+        )
+    ]
+
+
+def changed_at_start_only(engine: Engine) -> list[str]:
+    """Return the settings that differ from what is declared and that TorchServe reads at its start only."""
+    declared, loaded = engine.declared(), engine.loaded()
+    return sorted(
+        {
+            setting
+            for name in declared
+            for version in declared[name].keys() & loaded.get(name, {}).keys()
+            for setting, remedy in other_settings(loaded[name][version], declared[name][version]).items()
+            if remedy == RESTART
+        }
+    )
+
+
+def sync(engine: Engine, wait: float, *, dry_run: bool = False) -> dict[str, Any]:
+    """Load, replace and unload models in the running service, so that a change of one does not touch the others.
 
     A new version is loaded and made the default before the old one goes: callers see no gap. A changed archive or batch
-    setting under an unchanged version is noticed too; that one version is then unloaded and loaded again.
+    setting under an unchanged version is noticed too; that one version is then unloaded and loaded again. Only a changed
+    response or startup timeout restarts the service, and with it all models.
+
+    A dry run tells the same and only asks. There, a service that does not answer is no failure: one that starts loads what is
+    declared by itself.
     """
-    wait_for_management(engine, wait)
-    declared, loaded = engine.declared(), engine.loaded()
-    actions: list[str] = []
-    pairs = [
-        (loaded[name][version], declared[name][version])
-        for name in declared
-        for version in declared[name].keys() & loaded.get(name, {}).keys()
-    ]
-    at_start = {
-        setting for current, wanted in pairs for setting, remedy in other_settings(current, wanted).items() if remedy == RESTART
-    }
-    if at_start:
+    try:
+        wait_for_management(engine, 0 if dry_run else wait)
+    except EngineError as error:
+        if dry_run:
+            return {"changed": False, "actions": [], "unknown": str(error)}
+        raise
+    actions = []
+    settings = changed_at_start_only(engine)
+    if settings:
+        actions.append(f"restarted {engine.unit}: {', '.join(settings)} changed, which TorchServe reads at its start only")
+    if settings and not dry_run:
         subprocess.run(["systemctl", "restart", engine.unit], check=True)
         wait_for_management(engine, wait)
-        loaded = engine.loaded()
-        actions.append(
-            f"restarted {engine.unit}: {', '.join(sorted(at_start))} changed, which TorchServe reads at its start only"
-        )
-    for name, versions in declared.items():
-        present = loaded.get(name, {})
-        for version, wanted in versions.items():
-            actions += load(engine, wanted, present.get(version), wait)
-        default = next((version for version, wanted in versions.items() if wanted.get("defaultVersion")), None)
-        if default and engine.default_version(name) != default:
-            engine.manage("PUT", f"/models/{name}/{default}/set-default")
-            actions.append(f"made {default} the default version of {name}")
-        actions += unload(engine, name, [version for version in present if version not in versions])
-    for name in loaded.keys() - declared.keys():
-        actions += unload(engine, name, list(loaded[name]))
+    # The restart that a dry run tells of would load all that is declared.
+    for step in [] if settings and dry_run else plan_sync(engine):
+        actions.append(step.action)
+        for method, path, query in [] if dry_run else step.requests:
+            engine.manage(method, path, timeout=max(wait, step.seconds), **query)
     return {"changed": bool(actions), "actions": actions}
-
-
-def load(engine: Engine, wanted: dict[str, Any], current: dict[str, Any] | None, wait: float) -> list[str]:
-    """Bring one version of a model to its declared state and say what was done."""
-    name, version = wanted["name"], wanted["version"]
-    actions = []
-    # A failed load leaves the model registered with no worker, and a second registration would answer 409.
-    if current and not (
-        same_archive(current, wanted) and current["workers"] and LOAD_ANEW not in other_settings(current, wanted).values()
-    ):
-        actions += unload(engine, name, [version])
-        current = None
-    if current is None:
-        engine.manage(
-            "POST", "/models", timeout=wait, url=wanted["marName"], model_name=name, initial_workers=wanted["minWorkers"],
-            synchronous="true", batch_size=wanted["batchSize"], max_batch_delay=wanted["maxBatchDelay"],
-            response_timeout=wanted["responseTimeout"], startup_timeout=wanted["startupTimeout"],
-        )  # fmt: skip
-        actions.append(f"loaded {name} {version}")
-        current = engine.manage("GET", f"/models/{name}/{version}")[0]
-    if (current["minWorkers"], current["maxWorkers"]) != (wanted["minWorkers"], wanted["maxWorkers"]):
-        limits = {"min_worker": wanted["minWorkers"], "max_worker": wanted["maxWorkers"]}
-        engine.manage("PUT", f"/models/{name}/{version}", timeout=wait, synchronous="true", **limits)
-        actions.append(f"scaled {name} {version} to {wanted['minWorkers']} workers")
-    return actions
-
-
-def unload(engine: Engine, name: str, versions: list[str]) -> list[str]:
-    """Unload versions of a model and say so."""
-    for version in versions:
-        others = [item for item in engine.manage("GET", f"/models/{name}/all") if item["modelVersion"] != version]
-        # TorchServe removes a default version only when it is the last one.
-        if others and engine.default_version(name) == version:
-            heir = max(others, key=lambda item: len(item["workers"]))["modelVersion"]
-            engine.manage("PUT", f"/models/{name}/{heir}/set-default")
-        engine.manage("DELETE", f"/models/{name}/{version}")
-    return [f"unloaded {name} {version}" for version in versions]
 
 
 def clients(port: int) -> list[str]:
@@ -326,29 +473,29 @@ def drain(engine: Engine, wait: float) -> dict[str, Any]:
 
     TorchServe resets the requests in flight when it stops, so whoever sends them must stop first (the gateway's drain).
     """
-    port = urllib.parse.urlsplit(engine.inference).port or 80
+    ports = [urllib.parse.urlsplit(engine.inference).port or 80, int(engine.grpc_inference.rpartition(":")[2])]
     deadline = time.monotonic() + wait
     while True:
         loaded = engine.loaded()
         queued = {name: sum(item["jobQueueStatus"]["pendingRequests"] for item in loaded[name].values()) for name in loaded}
         waiting = {name: count for name, count in queued.items() if count}
-        connected = clients(port)
+        connected = [(address, port) for port in ports for address in clients(port)]
         if not waiting and not connected:
             return {"drained": True, "problems": []}
         if time.monotonic() >= deadline:
             problems = [f"{count} requests wait for model {name}" for name, count in waiting.items()]
-            problems += [f"{address} is still connected to port {port}: drain it at the gateway first" for address in connected]
+            problems += [f"{who} is still connected to port {port}: drain it at the gateway first" for who, port in connected]
             return {"drained": False, "problems": problems}
         time.sleep(0.5)
 
 
 def renew_tokens(engine: Engine) -> dict[str, Any]:
-    """Renew the inference and management tokens; TorchServe writes them to its key file."""
+    """Renew the inference and management tokens."""
     if not engine.token_file:
         return {"renewed": []}
     kinds = ["inference", "management"]
     for kind in kinds:
-        engine.call("GET", f"{engine.management}/token?type={kind}", token=engine.token("API"))
+        engine.renew(kind)
     return {"renewed": kinds}
 
 
@@ -366,7 +513,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, help_text, wait in (
         ("status", "what is declared, loaded and answering now", None),
         ("health", "wait until every declared model answers a real request", 0),
-        ("sync", "load and unload models until they are as declared, without a restart", 300),
+        ("sync", "load and unload models until they are as declared; a changed timeout restarts the service", 300),
         ("drain", "wait until no client is connected and no request waits", 60),
         ("renew-tokens", "renew the bearer tokens", None),
     ):
@@ -375,6 +522,8 @@ def main(argv: list[str] | None = None) -> int:
             command.add_argument(
                 "--wait", type=float, default=wait, metavar="SECONDS", help=f"at most this long (default {wait})"
             )
+        if name == "sync":
+            command.add_argument("--dry-run", action="store_true", help="tell what would be done, and only ask")
     arguments = parser.parse_args(argv)
     try:
         engine = load_settings(arguments.settings)
@@ -383,7 +532,7 @@ def main(argv: list[str] | None = None) -> int:
         elif arguments.command == "health":
             result = health(engine, arguments.wait)
         elif arguments.command == "sync":
-            result = sync(engine, arguments.wait)
+            result = sync(engine, arguments.wait, dry_run=arguments.dry_run)
         elif arguments.command == "drain":
             result = drain(engine, arguments.wait)
         else:
