@@ -84,6 +84,8 @@ def test_a_dry_run_on_fresh_hosts_succeeds_and_changes_nothing():
         ({"torchserve_config": {"job_queue": 4}}, ["job_queue", "job_queue_size"]),
         ({"torchserve_models": [{"name": "m", "version": "1", "archive": "models/m.mar"}]}, ["weights_sha256"]),
         ({"torchserve_memory_max": "lots"}, ["torchserve_memory_max", "lots", "24G"]),
+        ({"torchserve_inference_address": "::1"}, ["torchserve_inference_address", "::1", "IPv4"]),
+        ({"torchserve_cuda_visible_devices": "GPU-1"}, ["torchserve_cuda_visible_devices", "GPU-1"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

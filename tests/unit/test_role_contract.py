@@ -71,3 +71,8 @@ def test_playbooks_apply_each_role_to_the_group_that_the_layers_name():
 
 def test_layers_name_every_role_once():
     assert sorted(role for role, _ in LAYERS) == [role.name for role in ROLES]
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if role.name != "preflight"], ids=lambda role: role.name)
+def test_the_role_can_be_judged_before_any_host_is_changed(role):
+    assert (role / "tasks/validate.yml").is_file()
