@@ -88,6 +88,8 @@ def missing_packages() -> list[str]:
     programs = dict(PROGRAMS)
     # crun 1.8 of Debian 12 cannot start systemd on hybrid cgroups; runc can.
     programs["crun" if unified_cgroups() else "runc"] = "crun" if unified_cgroups() else "runc"
+    if os.geteuid() != 0:
+        programs["slirp4netns"] = "slirp4netns"
     return sorted(package for program, package in programs.items() if not shutil.which(program) and not Path(program).is_file())
 
 
