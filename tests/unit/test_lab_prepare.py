@@ -28,7 +28,7 @@ def machine(monkeypatch, tmp_path):
 
     class Machine:
         def __init__(self):
-            self.programs = {"apt-get", "sudo", *lab.PROGRAMS, "crun", "runc"}
+            self.programs = {"apt-get", "sudo", *lab.PROGRAMS, "crun", "runc", "slirp4netns"}
             self.user, self.cgroup_v2, self.capable = 0, True, True
             self.answers = {"indextargets": DEBIAN}
             self.calls = []
