@@ -81,6 +81,19 @@ def test_the_effective_configuration_is_the_declared_one(host):
     assert "Maximum Request Size: 100000" in log
 
 
+def test_the_sample_model_loads_within_three_seconds(host):
+    """The best of three loads: what else the machine does at the moment is not the model's."""
+
+    def load_seconds(command):
+        return json.loads(host.check_output(command))["models"][0]["load_seconds"]
+
+    loads = [load_seconds("serving-ctl status")]
+    while min(loads) > 3 and len(loads) < 3:
+        host.check_output("systemctl reset-failed torchserve && systemctl restart torchserve")
+        loads.append(load_seconds("serving-ctl health --wait 60"))
+    assert min(loads) <= 3, loads
+
+
 def test_java_runs_without_the_wrapper(host):
     pid = host.check_output("systemctl show torchserve --property MainPID --value")
     assert host.check_output("readlink /proc/%s/exe", pid) == "/usr/lib/jvm/java-17-openjdk-amd64/bin/java"
