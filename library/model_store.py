@@ -74,6 +74,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+environment:
+  description: The content of the environment file, as it is or, in check mode, would be.
+  returned: success
+  type: str
 models:
   description:
     - The models in the order in which TorchServe loads them, each with C(name), C(version), C(file), C(sha256) and
@@ -208,6 +212,7 @@ def report(module: AnsibleModule, served: list[Served], texts: dict[Path | str, 
     module.exit_json(
         changed=bool(diff),
         diff=diff,
+        environment=texts[Path(environment_file)][-1],
         models=[
             {
                 "name": model.declared["name"],

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.unit_state import PROPERTIES, newer_files, parse_show, started_at
+from ansible.module_utils.unit_state import PROPERTIES, newer_files, parse_show, started_at, written_in_future
 
 DOCUMENTATION = r"""
 module: service_current
@@ -93,6 +94,8 @@ def plan(module: AnsibleModule, unit: dict[str, str], reload: bool) -> list[tupl
     if module.check_mode:
         read = {*module.params["reads"], unit["FragmentPath"], *unit["DropInPaths"].split()}
         newer += [path for path in module.params["pending"] if path in read and path not in newer]
+    for path in [] if module.check_mode else written_in_future(newer, time.time()):
+        os.utime(path)  # else it would be newer than each start to come
     if newer:
         steps.append(("restart", f"{', '.join(newer)} changed after {name} started"))
     elif reload:  # it may have started after the change and with the old files, or a drop-in was removed

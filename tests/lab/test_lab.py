@@ -10,12 +10,14 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SITE = ["ansible-playbook", "-i", "inventories/lab", "playbooks/site.yml"]
 VERIFY = ["ansible-playbook", "-i", "inventories/lab", "playbooks/verify.yml"]
+SERVING = ["ansible-playbook", "-i", "inventories/lab", "playbooks/serving.yml"]
 HOSTS = ("lab-gpu1", "lab-edge1")
 
 
@@ -27,7 +29,7 @@ def run(*argv, **options):
 
 
 def podman(*argv):
-    return subprocess.run(["podman", *argv], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(["podman", *argv], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def changes(output):
@@ -134,6 +136,26 @@ def test_a_dry_run_on_converged_hosts_announces_nothing():
     code, output, _ = run(*SITE, "--check", "--diff")
     assert code == 0, output
     assert changes(output) == dict.fromkeys(HOSTS, 0)
+
+
+def test_publishing_under_load_loses_no_request(report):
+    """100 callers on the other host while a new version takes the place of the old one."""
+    contract = json.loads(podman("exec", "lab-gpu1", "cat", "/etc/groundwork/serving.json"))
+    token = json.loads(podman("exec", "lab-gpu1", "cat", contract["token_file"]))["inference"]["key"]
+    address = urlsplit(contract["inference"])
+    podman("cp", "tests/lab/load.py", "lab-edge1:/root/load.py")
+    load = ["podman", "exec", "lab-edge1", "python3", "/root/load.py", address.hostname, str(address.port), token, "/root/stop"]
+    models = [{"name": "text_classifier", "version": "2.0.0", "archive": "sample", "probe": {"text": "It works."}}]
+    with subprocess.Popen(load, stdout=subprocess.PIPE, text=True) as callers:
+        code, output, _ = run(*SERVING, "--extra-vars", json.dumps({"torchserve_models": models}))
+        assert callers.poll() is None, "the callers stopped before the run did"
+        podman("exec", "lab-edge1", "touch", "/root/stop")
+        outcomes = json.loads(callers.communicate()[0])
+    assert code == 0, output
+    assert outcomes.keys() == {"200"}, outcomes
+    report(f"requests answered while a version was exchanged: {outcomes['200']}, lost: 0")
+    code, output, _ = run(*SERVING)
+    assert code == 0, output
 
 
 def test_verify_obeys_the_limit():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 import service_current
@@ -256,3 +257,20 @@ def test_a_dry_run_announces_the_restart_that_a_pending_file_will_cause(systemd,
 def test_a_run_asks_the_files_themselves_and_not_what_was_pending(systemd):
     systemd.unit = RUNNING
     assert systemd.apply(reads=["/etc/exporter.conf"], pending=["/etc/exporter.conf"])["actions"] == []
+
+
+def test_a_file_from_the_future_restarts_once_and_not_for_ever(systemd, written):
+    """The clock of the host was ahead when the file was written."""
+    path = written("config", -7200)
+    systemd.unit = RUNNING
+    assert systemd.apply(reads=[path])["changed"]
+    systemd.unit = RUNNING | {"ExecMainStartTimestampMonotonic": str(int((time.monotonic() + 1) * 1e6))}
+    assert not systemd.apply(reads=[path])["changed"]
+
+
+def test_a_dry_run_leaves_a_file_from_the_future_as_it_is(systemd, written):
+    path = written("config", -7200)
+    before = Path(path).stat().st_mtime
+    systemd.unit = RUNNING
+    assert systemd.apply(check=True, reads=[path])["changed"]
+    assert Path(path).stat().st_mtime == before

@@ -873,3 +873,58 @@ def test_a_wrong_command_is_refused(arguments, capsys):
         serving_ctl.main(arguments)
     assert exit_info.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+# --- what a night on call has taught
+
+
+def test_a_version_is_unloaded_only_when_nothing_waits_for_it(ctl, torchserve, clock):
+    """TorchServe never answers what is in the queue of a version that it unloads."""
+    torchserve.add(ECHO_2)
+    declare(ctl, ECHO_2)
+    queue = torchserve.models["echo"]["1.0"]["jobQueueStatus"]
+    queue["pendingRequests"] = 2
+    seen = []
+
+    def serve():
+        seen.append([request for request in torchserve.requests if request.startswith("DELETE")])
+        queue["pendingRequests"] = max(0, queue["pendingRequests"] - 1)
+
+    clock.on_sleep = serve
+    assert ctl("sync").answer["actions"][-1] == "unloaded echo 1.0"
+    assert seen[:2] == [[], []]
+    assert len(seen) == 2 + serving_ctl.IDLE_LOOKS
+
+
+def test_a_queue_that_never_empties_does_not_hold_up_a_run_for_ever(ctl, torchserve, clock):
+    torchserve.add(ECHO_2)
+    declare(ctl, ECHO_2)
+    torchserve.models["echo"]["1.0"]["jobQueueStatus"]["pendingRequests"] = 5
+    assert ctl("sync", "--wait", "10").code == 0
+    assert 10 <= clock.now < 11
+
+
+def test_a_key_file_that_was_removed_is_named_with_the_remedy_and_soon(ctl, torchserve, clock):
+    (torchserve.folder / "key_file.json").unlink()
+    result = ctl("sync", "--wait", "300")
+    assert "key_file.json is missing" in problems(result)[0]
+    assert "systemctl restart torchserve.service" in problems(result)[0]
+    assert clock.now < 30
+
+
+@pytest.mark.parametrize("broken", ["serving.json", "models.env"])
+def test_a_dry_run_does_not_fail_for_a_file_that_the_run_will_mend(ctl, torchserve, broken):
+    (torchserve.folder / broken).write_text("GROUNDWORK_MODELS='{'\n")
+    result = ctl("sync", "--dry-run")
+    assert (result.code, result.answer["changed"]) == (0, False)
+    assert result.answer["unknown"]
+
+
+def test_a_dry_run_compares_with_what_the_run_would_declare(ctl, torchserve, tmp_path):
+    pending = tmp_path / "pending.env"
+    pending.write_text(ctl.models_file.read_text().replace('"responseTimeout": 120', '"responseTimeout": 60'))
+    result = ctl("sync", "--dry-run", "--models-file", str(pending))
+    assert result.answer["actions"] == [
+        "restarted torchserve.service: responseTimeout changed, which TorchServe reads at its start only"
+    ]
+    assert torchserve.changes() == []

@@ -210,7 +210,7 @@ def sync_task():
     return next(task for task in tasks if task.get("register") == "__torchserve_sync")
 
 
-@pytest.mark.parametrize(("check", "more"), [(False, []), (True, ["--dry-run"])])
+@pytest.mark.parametrize(("check", "more"), [(False, []), (True, ["--dry-run", "--models-file", "/dev/stdin"])])
 def test_a_dry_run_asks_serving_ctl_what_sync_would_do(sync_task, check, more):
     argv = evaluate(sync_task["ansible.builtin.command"]["argv"], ansible_check_mode=check)
     assert argv == ["/usr/local/sbin/serving-ctl", "sync", "--wait", 120, *more]

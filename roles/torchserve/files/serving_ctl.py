@@ -34,6 +34,8 @@ RESTART = "TorchServe reads it at its start only: serving-ctl sync restarts the 
 MODEL_SETTINGS = {"batchSize": LOAD_ANEW, "maxBatchDelay": LOAD_ANEW, "responseTimeout": RESTART, "startupTimeout": RESTART}
 # TorchServe grants a worker two minutes to start before it counts the startup timeout, and as long to end.
 GRACE_SECONDS = 150
+IDLE_LOOKS = 3  # in a row, 0.2 s apart, that find an empty queue
+KEY_FILE_SECONDS = 20  # within which a service that starts has written its key file
 EXPIRY_SECONDS = 30  # a token that is valid for less time than this is renewed before it is used
 Request = tuple[str, str, dict[str, Any]]  # to the management interface: method, path, query
 
@@ -228,16 +230,24 @@ def status(engine: Engine) -> dict[str, Any]:
     return {"engine": "torchserve", "ready": not problems, "models": models, "problems": problems}
 
 
-def recent_errors(engine: Engine) -> list[str]:
-    """Return the last errors of the service's log, each once: TorchServe's answers never hold the reason of a failed load.
+def recent_errors(engine: Engine, since: float) -> list[str]:
+    """Return the errors of the service's log since a moment, or else its last ones, each once.
 
-    The reason is the last line of a Python traceback. Those come first, however much Java said after them.
+    TorchServe's answers never hold the reason of a failed load, which is the last line of a Python traceback. Those come first,
+    however much Java said after them.
     """
     command = ["journalctl", "--unit", engine.unit, "--output", "cat", "--lines", "2000", "--no-pager"]
+    recent = subprocess.run([*command, f"--since=@{since:.0f}"], capture_output=True, text=True, check=False).stdout
+    errors = errors_of(recent)
+    return errors or errors_of(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+
+
+def errors_of(log: str) -> list[str]:
+    """Return the last reasons of Python tracebacks in a log, then the last other errors; five of each."""
     reasons: dict[str, str] = {}
     others: dict[str, str] = {}
     tracing: set[str] = set()  # threads that are in the middle of a traceback, a line of the log for each of its lines
-    for line in subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines():
+    for line in log.splitlines():
         try:
             entry = json.loads(line)
             thread, message = entry["thread"], entry["message"]
@@ -260,29 +270,47 @@ def recent_errors(engine: Engine) -> list[str]:
 
 def health(engine: Engine, wait: float) -> dict[str, Any]:
     """Wait until every declared model answers; after `wait` seconds say what does not, and the service's last errors."""
-    deadline = time.monotonic() + wait
+    deadline, since = time.monotonic() + wait, time.time()
     while True:
         try:
             result = status(engine)
         except EngineError as error:
             result = {"engine": "torchserve", "ready": False, "models": [], "problems": [str(error)]}
         if result["ready"] or time.monotonic() >= deadline:
-            return result if result["ready"] else {**result, "log": recent_errors(engine)}
+            return result if result["ready"] else {**result, "log": recent_errors(engine, since)}
         time.sleep(0.5)
 
 
 def wait_for_management(engine: Engine, wait: float) -> None:
     """Return as soon as the management interface answers."""
-    deadline = time.monotonic() + wait
+    started = time.monotonic()
     while True:
         try:
             engine.manage("GET", "/models")
-        except EngineError:
-            if time.monotonic() >= deadline:
+        except EngineError as error:
+            waited = time.monotonic() - started
+            if engine.token_file and waited >= KEY_FILE_SECONDS and not Path(engine.token_file).exists():
+                remedy = f"`systemctl restart {engine.unit}` writes a new one"
+                raise EngineError(f"{engine.token_file} is missing, so nobody can use the service: {remedy}") from error
+            if waited >= wait:
                 raise
             time.sleep(0.5)
         else:
             return
+
+
+def wait_until_idle(engine: Engine, path: str, wait: float) -> None:
+    """Return when nothing waits for a version, or after `wait` seconds.
+
+    TorchServe never answers what is in the queue of a version that it unloads. The request that a worker is at is not in the
+    queue, so it must stay empty for a moment.
+    """
+    deadline, idle = time.monotonic() + wait, 0
+    while idle < IDLE_LOOKS and time.monotonic() < deadline:
+        descriptions = engine.manage("GET", path)
+        waiting = any(item.get("jobQueueStatus", {}).get("pendingRequests") for item in descriptions)
+        idle = 0 if waiting else idle + 1
+        time.sleep(0.2)
 
 
 @dataclass(frozen=True)
@@ -428,19 +456,15 @@ def changed_at_start_only(engine: Engine) -> list[str]:
 def sync(engine: Engine, wait: float, *, dry_run: bool = False) -> dict[str, Any]:
     """Load, replace and unload models in the running service, so that a change of one does not touch the others.
 
-    A new version is loaded and made the default before the old one goes: callers see no gap. A changed archive or batch
+    A new version is loaded and made the default before the old one goes, and that one answers first what waits for it: callers
+    see no gap. A changed archive or batch
     setting under an unchanged version is noticed too; that one version is then unloaded and loaded again. Only a changed
     response or startup timeout restarts the service, and with it all models.
 
     A dry run tells the same and only asks. There, a service that does not answer is no failure: one that starts loads what is
     declared by itself.
     """
-    try:
-        wait_for_management(engine, 0 if dry_run else wait)
-    except EngineError as error:
-        if dry_run:
-            return {"changed": False, "actions": [], "unknown": str(error)}
-        raise
+    wait_for_management(engine, 0 if dry_run else wait)
     actions = []
     settings = changed_at_start_only(engine)
     if settings:
@@ -452,6 +476,8 @@ def sync(engine: Engine, wait: float, *, dry_run: bool = False) -> dict[str, Any
     for step in [] if settings and dry_run else plan_sync(engine):
         actions.append(step.action)
         for method, path, query in [] if dry_run else step.requests:
+            if method == "DELETE":
+                wait_until_idle(engine, path, wait)
             engine.manage(method, path, timeout=max(wait, step.seconds), **query)
     return {"changed": bool(actions), "actions": actions}
 
@@ -524,7 +550,9 @@ def main(argv: list[str] | None = None) -> int:
             )
         if name == "sync":
             command.add_argument("--dry-run", action="store_true", help="tell what would be done, and only ask")
+            command.add_argument("--models-file", help="environment file that declares the models (default: the service's own)")
     arguments = parser.parse_args(argv)
+    since = time.time()
     try:
         engine = load_settings(arguments.settings)
         if arguments.command == "status":
@@ -532,15 +560,19 @@ def main(argv: list[str] | None = None) -> int:
         elif arguments.command == "health":
             result = health(engine, arguments.wait)
         elif arguments.command == "sync":
+            engine.models_file = arguments.models_file or engine.models_file
             result = sync(engine, arguments.wait, dry_run=arguments.dry_run)
         elif arguments.command == "drain":
             result = drain(engine, arguments.wait)
         else:
             result = renew_tokens(engine)
     except EngineError as error:
-        result = {"problems": [str(error)], "log": recent_errors(engine)}
+        result = {"problems": [str(error)], "log": recent_errors(engine, since)}
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         result = {"problems": [str(error)]}
+    if getattr(arguments, "dry_run", False) and result.get("problems"):
+        # What is broken now may be what the run will mend.
+        result = {"changed": False, "actions": [], "unknown": result["problems"][0]}
     print(json.dumps(result, indent=2))
     for problem in result.get("problems", []):
         print(f"serving-ctl: {problem}", file=sys.stderr)
