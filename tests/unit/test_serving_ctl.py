@@ -928,3 +928,14 @@ def test_a_dry_run_compares_with_what_the_run_would_declare(ctl, torchserve, tmp
         "restarted torchserve.service: responseTimeout changed, which TorchServe reads at its start only"
     ]
     assert torchserve.changes() == []
+
+
+def test_the_models_may_come_through_a_pipe(ctl, torchserve):
+    """As a dry run of the role gives them: a pipe can be read once only."""
+    reader, writer = os.pipe()
+    os.write(writer, ctl.models_file.read_bytes())
+    os.close(writer)
+    result = ctl("sync", "--dry-run", "--models-file", f"/dev/fd/{reader}")
+    os.close(reader)
+    assert result.answer == {"changed": False, "actions": []}
+    assert torchserve.changes() == []

@@ -9,6 +9,7 @@ are told in a sentence each; the exit code is 0 when all is well and 1 when not.
 from __future__ import annotations
 
 import argparse
+import functools
 import http.client
 import json
 import os
@@ -109,8 +110,9 @@ class Engine:
         suffix = f"?{urllib.parse.urlencode(query)}" if query else ""
         return self.call(method, f"{self.management}{path}{suffix}", token=self.token("management"), timeout=timeout)
 
+    @functools.cached_property
     def declared(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Return model name -> version -> TorchServe's settings, as the service reads them at start."""
+        """Model name -> version -> TorchServe's settings, as the service reads them at start; read once, it may be a pipe."""
         match = re.search(r"^GROUNDWORK_MODELS='(.*)'$", Path(self.models_file).read_text(), re.MULTILINE)
         models = json.loads(match[1]) if match else {}
         return {
@@ -213,7 +215,7 @@ def other_settings(current: dict[str, Any], wanted: dict[str, Any]) -> dict[str,
 
 def status(engine: Engine) -> dict[str, Any]:
     """Compare what is declared with what is loaded, and send each model that has a probe a real request."""
-    declared, loaded, ready = engine.declared(), engine.loaded(), engine.ready_seconds()
+    declared, loaded, ready = engine.declared, engine.loaded(), engine.ready_seconds()
     models = [
         model_state(engine, wanted, loaded.get(name, {}), ready)
         for name, versions in declared.items()
@@ -429,7 +431,7 @@ def plan_model(
 
 def plan_sync(engine: Engine) -> list[Step]:
     """Return the steps that make the loaded models the declared ones."""
-    declared, loaded = engine.declared(), engine.loaded()
+    declared, loaded = engine.declared, engine.loaded()
     return [
         step
         for name in {**declared, **loaded}
@@ -441,7 +443,7 @@ def plan_sync(engine: Engine) -> list[Step]:
 
 def changed_at_start_only(engine: Engine) -> list[str]:
     """Return the settings that differ from what is declared and that TorchServe reads at its start only."""
-    declared, loaded = engine.declared(), engine.loaded()
+    declared, loaded = engine.declared, engine.loaded()
     return sorted(
         {
             setting
@@ -456,10 +458,9 @@ def changed_at_start_only(engine: Engine) -> list[str]:
 def sync(engine: Engine, wait: float, *, dry_run: bool = False) -> dict[str, Any]:
     """Load, replace and unload models in the running service, so that a change of one does not touch the others.
 
-    A new version is loaded and made the default before the old one goes, and that one answers first what waits for it: callers
-    see no gap. A changed archive or batch
-    setting under an unchanged version is noticed too; that one version is then unloaded and loaded again. Only a changed
-    response or startup timeout restarts the service, and with it all models.
+    A new version is loaded and made the default before the old one goes, and that one first answers what waits for it: callers
+    see no gap. A changed archive or batch setting under an unchanged version is noticed too; that one version is then unloaded
+    and loaded again. Only a changed response or startup timeout restarts the service, and with it all models.
 
     A dry run tells the same and only asks. There, a service that does not answer is no failure: one that starts loads what is
     declared by itself.
