@@ -7,7 +7,7 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.unit_state import PROPERTIES, newer_files, parse_show, started_at, written_in_future
+from ansible.module_utils.unit_state import PROPERTIES, newer_files, parse_show, started_at
 
 DOCUMENTATION = r"""
 module: service_current
@@ -94,8 +94,6 @@ def plan(module: AnsibleModule, unit: dict[str, str], reload: bool) -> list[tupl
     if module.check_mode:
         read = {*module.params["reads"], unit["FragmentPath"], *unit["DropInPaths"].split()}
         newer += [path for path in module.params["pending"] if path in read and path not in newer]
-    for path in [] if module.check_mode else written_in_future(newer, time.time()):
-        os.utime(path)  # else it would be newer than each start to come
     if newer:
         steps.append(("restart", f"{', '.join(newer)} changed after {name} started"))
     elif reload:  # it may have started after the change and with the old files, or a drop-in was removed
@@ -133,7 +131,12 @@ def main() -> None:
         module.fail_json(
             msg=f"{name} is masked, so somebody decided that it must not run; `systemctl unmask {name}` takes that back"
         )
-    for command, reason in plan(module, unit, reload):
+    steps = plan(module, unit, reload)
+    if steps and not module.check_mode:
+        # Files from the future, written while the host's clock was ahead, would be newer than each start to come.
+        for path in newer_files(unit, module.params["reads"], time.time()):
+            os.utime(path)
+    for command, reason in steps:
         if not module.check_mode:
             systemctl(module, command, name)
         actions.append(f"{command}: {reason}")

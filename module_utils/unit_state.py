@@ -44,8 +44,3 @@ def newer_files(unit: dict[str, str], reads: list[str], started: float) -> list[
     """Return those files, of the unit itself and of `reads`, that were written after the start. Missing ones don't count."""
     files = [unit.get("FragmentPath", ""), *unit.get("DropInPaths", "").split(), *reads]
     return [name for name in files if name and Path(name).exists() and Path(name).stat().st_mtime > started]
-
-
-def written_in_future(files: list[str], now: float) -> list[str]:
-    """Return those files whose time of writing is still to come: the host's clock was ahead when they were written."""
-    return [name for name in files if Path(name).stat().st_mtime > now]
