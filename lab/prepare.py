@@ -16,6 +16,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -83,19 +84,24 @@ def may_raise_limits() -> bool:
     return bool(capabilities and int(capabilities[1], 16) >> 24 & 1)
 
 
-def missing_packages() -> list[str]:
-    """List the packages whose program is not there yet."""
+def container_programs() -> dict[str, str]:
+    """Return the programs that containers need on this machine, each with its package."""
     programs = dict(PROGRAMS)
     # crun 1.8 of Debian 12 cannot start systemd on hybrid cgroups; runc can.
     programs["crun" if unified_cgroups() else "runc"] = "crun" if unified_cgroups() else "runc"
     if os.geteuid() != 0:
         programs["slirp4netns"] = "slirp4netns"
+    return programs
+
+
+def missing_packages(programs: Mapping[str, str]) -> list[str]:
+    """List the packages whose program is not there yet."""
     return sorted(package for program, package in programs.items() if not shutil.which(program) and not Path(program).is_file())
 
 
-def install_packages() -> None:
+def install_packages(programs: Mapping[str, str]) -> None:
     """Install what is missing, as root, and say so."""
-    packages = missing_packages()
+    packages = missing_packages(programs)
     if not packages:
         return
     if not shutil.which("apt-get"):
@@ -171,7 +177,7 @@ def build_image(release: str) -> None:
 
 def prepare(releases: list[str]) -> None:
     """Do everything that lab hosts need."""
-    install_packages()
+    install_packages(container_programs())
     configure_podman()
     with ThreadPoolExecutor() as pool:
         list(pool.map(build_image, releases))

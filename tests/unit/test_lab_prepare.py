@@ -72,20 +72,20 @@ def without(machine, *programs):
 def test_only_what_is_not_there_is_missing(machine, absent, cgroup_v2, packages):
     without(machine, *absent)
     machine.cgroup_v2 = cgroup_v2
-    assert lab.missing_packages() == packages
+    assert lab.missing_packages(lab.container_programs()) == packages
 
 
 @pytest.mark.parametrize(("user", "prefix"), [(0, ""), (1000, "sudo ")])
 def test_missing_packages_are_installed_as_root(machine, user, prefix):
     without(machine, "mmdebstrap", "podman")
     machine.user = user
-    lab.install_packages()
+    lab.install_packages(lab.container_programs())
     install = f"{prefix}apt-get install -y -qq --no-install-recommends mmdebstrap podman"
     assert machine.calls == [f"{prefix}apt-get update -qq", install]
 
 
 def test_a_machine_with_everything_is_left_alone(machine):
-    lab.install_packages()
+    lab.install_packages(lab.container_programs())
     assert machine.calls == []
 
 
