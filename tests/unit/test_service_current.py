@@ -11,8 +11,8 @@ import service_current
 from ansible.module_utils.unit_state import newer_files, parse_show, started_at
 
 NAME = "exporter.service"
-# The unit started 100 s ago and everything it reads was written before.
-STARTED = int((time.monotonic() - 100) * 1e6)
+# The unit started 10,000 s ago (so that a slow run of the tests makes no difference) and everything it reads was written before.
+STARTED = int((time.monotonic() - 10_000) * 1e6)
 RUNNING = {
     "LoadState": "loaded",
     "ActiveState": "active",
@@ -88,8 +88,8 @@ def both(systemd, **options):
 
 
 def test_a_current_unit_is_left_alone(systemd, written):
-    systemd.unit = RUNNING | {"FragmentPath": written("unit", 200), "DropInPaths": written("drop-in", 200)}
-    assert both(systemd, reads=[written("config", 200)]) == ([], [])
+    systemd.unit = RUNNING | {"FragmentPath": written("unit", 20_000), "DropInPaths": written("drop-in", 20_000)}
+    assert both(systemd, reads=[written("config", 20_000)]) == ([], [])
 
 
 def test_a_unit_that_never_ran_is_enabled_and_started(systemd):
@@ -106,9 +106,9 @@ def test_a_failed_unit_is_started_though_it_failed_too_often(systemd):
 
 @pytest.mark.parametrize("place", ["FragmentPath", "DropInPaths", "reads"])
 def test_a_newer_file_restarts_the_unit(systemd, written, place):
-    paths = {"FragmentPath": written("unit", 200), "DropInPaths": f"{written('10.conf', 200)} {written('20.conf', 200)}"}
-    reads = [written("config", 200)]
-    newer = written({"FragmentPath": "unit", "DropInPaths": "20.conf", "reads": "config"}[place], 50)
+    paths = {"FragmentPath": written("unit", 20_000), "DropInPaths": f"{written('10.conf', 20_000)} {written('20.conf', 20_000)}"}
+    reads = [written("config", 20_000)]
+    newer = written({"FragmentPath": "unit", "DropInPaths": "20.conf", "reads": "config"}[place], 5_000)
     systemd.unit = RUNNING | paths
     commands, actions = both(systemd, reads=reads)
     assert commands == [f"restart {NAME}"]
@@ -120,7 +120,7 @@ def test_a_file_that_does_not_exist_does_not_count(systemd, tmp_path):
 
 
 def test_systemd_is_reloaded_before_the_restart(systemd, written):
-    systemd.unit = RUNNING | {"FragmentPath": written("unit", 50), "NeedDaemonReload": "yes"}
+    systemd.unit = RUNNING | {"FragmentPath": written("unit", 5_000), "NeedDaemonReload": "yes"}
     systemd.reloaded = systemd.unit | {"NeedDaemonReload": "no"}
     assert both(systemd)[0] == ["daemon-reload", f"restart {NAME}"]
 
@@ -132,7 +132,7 @@ def test_systemd_is_reloaded_for_the_unit_that_a_timer_starts(systemd):
 
 def test_a_restart_that_came_before_the_reload_is_repeated(systemd, written):
     """It started with the unit file that systemd knew, so that the start is newer than the file and yet without it."""
-    systemd.unit = RUNNING | {"FragmentPath": written("unit", 150), "NeedDaemonReload": "yes"}
+    systemd.unit = RUNNING | {"FragmentPath": written("unit", 15_000), "NeedDaemonReload": "yes"}
     systemd.reloaded = systemd.unit | {"NeedDaemonReload": "no"}
     assert both(systemd) == (
         ["daemon-reload", f"restart {NAME}"],
@@ -142,7 +142,7 @@ def test_a_restart_that_came_before_the_reload_is_repeated(systemd, written):
 
 def test_a_dry_run_announces_the_restart_for_a_drop_in_that_systemd_has_not_read(systemd, written):
     systemd.unit = RUNNING | {"NeedDaemonReload": "yes"}
-    systemd.reloaded = RUNNING | {"DropInPaths": written("new.conf", 50)}
+    systemd.reloaded = RUNNING | {"DropInPaths": written("new.conf", 5_000)}
     announced = systemd.apply(check=True)["actions"]
     done = systemd.apply()["actions"]
     assert [action.split(":")[0] for action in announced] == [action.split(":")[0] for action in done]
@@ -214,7 +214,7 @@ def test_only_what_differs_is_done(systemd, state, options, commands):
 
 def test_a_stopped_unit_is_not_restarted_for_a_newer_file(systemd, written):
     systemd.unit = RUNNING | NEVER
-    assert both(systemd, state="stopped", reads=[written("config", 50)]) == ([], [])
+    assert both(systemd, state="stopped", reads=[written("config", 5_000)]) == ([], [])
 
 
 def test_a_failed_start_is_explained_by_the_end_of_the_log(systemd):
@@ -225,7 +225,7 @@ def test_a_failed_start_is_explained_by_the_end_of_the_log(systemd):
     )
 
 
-@pytest.mark.parametrize(("age", "newer"), [(150, False), (50, True)])
+@pytest.mark.parametrize(("age", "newer"), [(15_000, False), (5_000, True)])
 def test_a_timer_counts_from_when_it_became_active(written, age, newer):
     timer = {"ActiveEnterTimestampMonotonic": str(STARTED)}
     path = written("timer", age)
