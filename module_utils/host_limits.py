@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible.module_utils.drop_ins import drop_ins
+from ansible.module_utils.fstab import Entry, parse, read
 
 MIB = 1024**2
 _SHM = "dev/shm"
@@ -40,13 +41,12 @@ def read_host(root: Path) -> Host:
     journal = root / "var/log/journal"
     while not journal.exists():
         journal = journal.parent
-    fstab = root / "etc/fstab"
     return Host(
         journal_disk=_disk_size(journal),
         shm=_disk_size(root / _SHM),
         memory=int(meminfo.split("MemTotal:")[1].split()[0]) * 1024,
         nr_open=int((root / "proc/sys/fs/nr_open").read_text()),
-        shm_options=shm_options(fstab.read_text() if fstab.exists() else ""),
+        shm_options=shm_options(read(root / "etc/fstab") or ""),
     )
 
 
@@ -58,8 +58,8 @@ def _disk_size(path: Path) -> int:
 
 def shm_options(fstab: str) -> str | None:
     """Options of /dev/shm in the text of fstab, or None without a line for it."""
-    line = re.search(rf"^[ \t]*[^#\s]\S*[ \t]+/{_SHM}[ \t]+\S+[ \t]+(\S+)", fstab, re.MULTILINE)
-    return line[1] if line else None
+    entries = [line for line in parse(fstab) if isinstance(line, Entry)]
+    return next((entry.options for entry in entries if entry.target == f"/{_SHM}"), None)
 
 
 def size(text: str) -> int:
