@@ -26,9 +26,10 @@ lab-hosts: .venv/.complete ## Make the lab hosts only, with nothing on them
 	@$(BIN)/python lab/prepare.py prepare
 	@$(WITH_PODMAN) ansible-playbook -i inventories/lab lab/create.yml
 
-lab-down: .venv/.complete ## Remove the lab: containers, network, images
+lab-down: .venv/.complete ## Remove the lab: containers, network, images, virtual machines
 	@if command -v podman >/dev/null; then $(WITH_PODMAN) ansible-playbook -i inventories/lab lab/destroy.yml; fi
 	@$(BIN)/python lab/prepare.py remove
+	@$(BIN)/python lab/machines.py remove
 
 test: lint unit molecule ## Prove the project: lint, unit tests, every Molecule scenario
 
@@ -60,7 +61,8 @@ lock: .venv/.complete ## Renew the hashed lock files from their .in files
 	    --no-header --no-annotate --upgrade $$file -o $${file%.in}.lock || exit 1; done
 
 clean: ## Remove the virtual environment and all caches of the project
-	rm -rf .venv .cache "$(CACHE)"/images "$(CACHE)"/wheelhouse "$(CACHE)"/containers.conf
+	@python3 lab/machines.py remove
+	rm -rf .venv .cache "$(CACHE)"/images "$(CACHE)"/vm "$(CACHE)"/wheelhouse "$(CACHE)"/containers.conf
 
 .venv/.complete: requirements.lock requirements.yml tools/bootstrap.sh
 	@tools/bootstrap.sh

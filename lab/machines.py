@@ -94,7 +94,7 @@ INITRAMFS_FILES = {
     "/usr/share/initramfs-tools/modules.d/lab": "virtio_pci\nvirtio_blk\nvirtio_net\next4\n",
 }
 GRUB_MODULES = (
-    "biosdisk", "configfile", "echo", "ext2", "gzio", "linux", "loadenv", "minicmd", "normal", "part_gpt", "search",
+    "all_video", "biosdisk", "configfile", "echo", "ext2", "gzio", "linux", "loadenv", "minicmd", "normal", "part_gpt", "search",
     "search_fs_uuid", "search_label", "serial", "terminal", "test",
 )  # fmt: skip
 GRUB_EARLY = f"""\
@@ -156,9 +156,14 @@ Host {name}
 """
 
 
+def ssh_argv(name: str, command: str) -> list[str]:
+    """Return the command line of one attempt to run a command on a machine."""
+    return ["ssh", "-F", str(SSH_CONFIG), "-o", "ConnectTimeout=5", "-o", "BatchMode=yes", name, command]
+
+
 def ssh(name: str, command: str, wait: float = 60) -> str:
     """Run a command on a machine, trying until it answers; LabError if it does not."""
-    argv = ["ssh", "-F", str(SSH_CONFIG), "-o", "ConnectTimeout=5", "-o", "BatchMode=yes", name, command]
+    argv = ssh_argv(name, command)
     end = time.monotonic() + wait
     while True:
         result = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -224,9 +229,11 @@ def text(path: Path) -> str:
 
 def qemu_argv(accel: str, log: Path, more: list[str]) -> list[str]:
     """Return the command line of a machine; frozen memory goes on only on a machine of the same make."""
-    processor = ["-accel", "kvm", "-cpu", "host"] if accel == "kvm" else ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]
+    emulated = ["-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"]
     return [
-        "qemu-system-x86_64", "-machine", "q35", *processor,
+        # No screen, no CD, no SATA: each device is a driver that an emulated processor loads at each boot.
+        "qemu-system-x86_64", "-nodefaults", "-machine", "q35,sata=off,smbus=off",
+        *(["-accel", "kvm", "-cpu", "host"] if accel == "kvm" else emulated),
         # With two, an emulated clock is not trusted and everything takes longer.
         "-smp", "1", "-m", str(MEMORY_MIB),
         "-display", "none", "-serial", f"file:{log}",
@@ -378,19 +385,35 @@ def image(release: str) -> Path:
 
 
 def start(name: str, release: str) -> None:
-    """Start a machine and wait until it answers; one that runs is left alone."""
-    if process_of(name):
-        ssh(name, "true")
-        return
-    source = image(release)
-    stop(name)
+    """Start a machine and wait until it answers; one that runs goes on."""
     folder = MACHINES / name
-    folder.mkdir(parents=True)
-    disk = folder / "disk.qcow2"
-    run("qemu-img", "create", "-q", "-f", "qcow2", "-b", str(source / "disk.qcow2"), "-F", "qcow2", str(disk))
-    launch(name, accelerator(), disk, ["-incoming", f"exec:cat '{source}/memory'"])
+    if process_of(name):
+        if (folder / "release").read_text() != release:
+            raise LabError(f"{name} runs and is no {release}; stop it first: `lab/machines.py stop {name}`")
+    else:
+        source = image(release)
+        stop(name)
+        folder.mkdir(parents=True)
+        (folder / "release").write_text(release)
+        disk = folder / "disk.qcow2"
+        run("qemu-img", "create", "-q", "-f", "qcow2", "-b", str(source / "disk.qcow2"), "-F", "qcow2", str(disk))
+        launch(name, accelerator(), disk, ["-incoming", f"exec:cat '{source}/memory'"])
     # The clock stands where the memory was frozen.
     ssh(name, f"date --set=@{time.time():.0f} >/dev/null && hostname {name} && echo {name} > /etc/hostname")
+
+
+def reboot(name: str) -> None:
+    """Boot a machine again and wait until its boot has ended."""
+    ask = "cat /proc/sys/kernel/random/boot_id"
+    before = ssh(name, ask)
+    # The connection ends before the command does.
+    subprocess.run(ssh_argv(name, "systemctl reboot"), capture_output=True, check=False)
+    end = time.monotonic() + BOOT_SECONDS
+    while ssh(name, ask, wait=BOOT_SECONDS) == before:
+        if time.monotonic() > end:
+            raise LabError(f"{name} did not reboot; its console: {MACHINES / name / 'serial.log'}")
+        time.sleep(1)
+    ssh(name, "systemctl is-system-running --wait || true")
 
 
 def stop(name: str) -> None:
@@ -402,6 +425,12 @@ def stop(name: str) -> None:
     shutil.rmtree(MACHINES / name, ignore_errors=True)
 
 
+def remove() -> None:
+    """Switch all machines off and remove them; the images stay in the cache."""
+    for config in MACHINES.glob("*/ssh.conf"):
+        stop(config.parent.name)
+
+
 def main() -> int:
     """Run one command; a problem is one sentence, not a trace."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -410,13 +439,18 @@ def main() -> int:
     starting = commands.add_parser("start", help="start a machine and wait until it answers")
     starting.add_argument("name")
     starting.add_argument("--release", default=RELEASES[0], choices=RELEASES, help="Debian release")
+    commands.add_parser("reboot", help="boot a machine again and wait until it is up").add_argument("name")
     commands.add_parser("stop", help="switch a machine off and remove its disk").add_argument("name")
+    commands.add_parser("remove", help="switch all machines off and remove them")
     arguments = parser.parse_args()
     if "name" in arguments and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", arguments.name):
         parser.error(f"{arguments.name!r} is no host name: lower-case letters, digits and hyphens")
     try:
-        if arguments.command == "stop":
-            stop(arguments.name)
+        if arguments.command == "remove":
+            remove()
+            return 0
+        if arguments.command in ("reboot", "stop"):
+            (reboot if arguments.command == "reboot" else stop)(arguments.name)
             return 0
         install_packages(PROGRAMS)
         if arguments.command == "start":

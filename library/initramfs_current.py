@@ -7,7 +7,17 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.initramfs import Builder, ImageError, Kernel, find_builder, find_kernels, little_space
+from ansible.module_utils.initramfs import (
+    HOOKS,
+    PENDING,
+    Builder,
+    ImageError,
+    Kernel,
+    NoRoomError,
+    find_builder,
+    find_kernels,
+    little_space,
+)
 
 DOCUMENTATION = r"""
 module: initramfs_current
@@ -20,6 +30,8 @@ description:
   - Works with initramfs-tools and dracut. Whether they copy the file is a matter of their settings, not of this module.
   - Looks into each image again after it was rebuilt. If the file is not as wanted, that is an error which names the reason.
   - An image is replaced only by a complete one. The old one stays if the disk is full or the run is killed.
+  - Images are built with the hooks in C(/etc/initramfs/post-update.d), by which boot loaders take their copies. A rebuild
+    that was killed, or whose hook failed, is noted in C(/var/lib/groundwork/initramfs-pending), and the next run repeats it.
   - A rebuild takes up to a minute for each kernel. A kernel without an image is reported and gets none.
 options:
   path:
@@ -70,8 +82,18 @@ def read(builder: Builder, kernel: Kernel, path: str) -> str:
     """Return what an image holds of the file, for comparison and diff."""
     try:
         return str(builder.read(kernel.image, path))
+    except NoRoomError:
+        raise
     except ImageError as error:
         return f"(the image can't be read: {error})\n"
+
+
+def rebuild(builder: Builder, kernel: Kernel, path: str, wanted: str, pending: Path) -> None:
+    """Rebuild an image; the mark goes only when its hooks have ended too."""
+    pending.parent.mkdir(parents=True, exist_ok=True)
+    pending.touch()
+    builder.rebuild(kernel, path, wanted)
+    pending.unlink()
 
 
 def main() -> None:
@@ -95,16 +117,19 @@ def main() -> None:
         module.fail_json(f"{names}: neither initramfs-tools nor dracut is installed to look into it; install initramfs-tools")
     diffs, faults, rebuilt, start = [], [], [], time.monotonic()
     for kernel in kernels if builder else []:
-        found = read(builder, kernel, path)
-        if found == wanted:
-            continue
-        header = f"{path} inside {kernel.image}"
-        diffs.append({"before_header": header, "after_header": header, "before": found, "after": wanted})
+        pending = ROOT / PENDING / kernel.image.name
         try:
+            before = read(builder, kernel, path)
+            if before == wanted:
+                if not pending.exists():
+                    continue
+                before += f"(its last rebuild did not end, or a hook in /{HOOKS} failed)\n"
+            header = f"{path} inside {kernel.image}"
+            diffs.append({"before_header": header, "after_header": header, "before": before, "after": wanted})
             if not module.check_mode:
-                builder.rebuild(kernel, path, wanted)
+                rebuild(builder, kernel, path, wanted, pending)
             rebuilt.append(str(kernel.image))
-        except ImageError as error:
+        except (ImageError, OSError) as error:
             faults.append(f"{kernel.image}: {error}.{little_space(kernel)}")
     result = {"changed": bool(rebuilt), "diff": diffs, "rebuilt": rebuilt, "notes": notes}
     result["seconds"] = round(time.monotonic() - start, 1)

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kernel_modules import parse_modules, plan_removal
+from ansible.module_utils.kernel_modules import Loaded, parse_modules, plan_removal
 
 DOCUMENTATION = r"""
 module: kernel_modules_absent
@@ -58,6 +58,12 @@ reason:
 ROOT = Path("/")
 
 
+def loaded_modules() -> dict[str, Loaded]:
+    """Return the loaded modules by name. A kernel without modules has no list of them."""
+    file = ROOT / "proc/modules"
+    return parse_modules(file.read_text()) if file.exists() else {}
+
+
 def unload(program: str, name: str, timeout: int) -> str:
     """Unload a module; return why it did not go, or nothing."""
     # Neither run_command nor subprocess.run: both wait for ever for a process that hangs inside the kernel.
@@ -81,14 +87,13 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    modules = ROOT / "proc/modules"
-    order, stay = plan_removal(parse_modules(modules.read_text()), module.params["names"])
+    order, stay = plan_removal(loaded_modules(), module.params["names"])
     if order and not module.check_mode:
         program = module.get_bin_path("modprobe", required=True)
         for name in order:
             if fault := unload(program, name, module.params["timeout"]):
                 stay[name] = fault
-        for name in parse_modules(modules.read_text()):
+        for name in loaded_modules():
             if name in order:
                 stay.setdefault(name, "it is still, or again, loaded after it was unloaded")
     unloaded = [name for name in order if name not in stay]

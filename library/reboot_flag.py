@@ -15,8 +15,8 @@ description:
   - Roles do not reboot. Each flags the need with a reason, and C(playbooks/reboot.yml) acts on it.
   - The reasons are the files in C(/run/groundwork/reboot-required.d), one for each role. While there is one,
     C(/run/reboot-required) exists, which the tools and the login message of Debian and Ubuntu know.
-  - Takes C(/run/reboot-required) away with the last reason, but only if this module made it and nobody wrote to it since,
-    so that the wish of a kernel package is never lost.
+  - Takes C(/run/reboot-required) away with the last reason, but only if this module made it, nobody wrote to it since, and
+    no package is named in C(/run/reboot-required.pkgs), so that the wish of a kernel package is never lost.
   - C(/run) is empty after a boot, so that the flags go by themselves.
 options:
   source:
@@ -75,14 +75,17 @@ def main() -> None:
     if not reason:
         del after[source]
     make_flag = bool(after) and not flag.exists()
-    remove_flag = not after and is_ours(flag, mark)
+    remove_flag = not after and is_ours(flag, mark) and not flag.with_name("reboot-required.pkgs").exists()
     if not module.check_mode:
         if before != after and reason:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / source).write_text(f"{reason}\n")
         if make_flag:
-            flag.write_text(FLAG_TEXT)
-            mark.write_text(str(flag.stat().st_mtime_ns))
+            # The mark first: a flag without it would be taken for another's if the run is killed, and stay.
+            draft = folder / ".flag"
+            draft.write_text(FLAG_TEXT)
+            mark.write_text(str(draft.stat().st_mtime_ns))
+            draft.replace(flag)
         if before != after and not reason:
             (folder / source).unlink()
         if remove_flag:

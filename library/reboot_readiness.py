@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.boot_target import UnknownTargetError, boot_target, problems
+from ansible.module_utils.initramfs import find_builder
 from ansible.module_utils.reboot_state import GOOD_STATES, Now, boot_faults, reasons, record
 
 DOCUMENTATION = r"""
@@ -15,7 +16,8 @@ short_description: Tell whether a host wants a reboot, and whether it would come
 description:
   - Reads the flags of a wanted reboot, C(/run/reboot-required) and the files in C(/run/groundwork/reboot-required.d).
   - On a flagged host it finds the kernel that boots next, from GRUB's configuration and environment or from systemd-boot, and
-    checks that kernel's image, initramfs and modules. Where the NVIDIA driver is in use, that kernel must have it too.
+    checks that kernel's image, initramfs and modules, and that GRUB waits for nobody. Where the NVIDIA driver is in use, that
+    kernel must have it too.
   - After a reboot it compares the host with what C(playbooks/reboot.yml) wrote down before.
   - Changes nothing. Needs root, since images of kernels are not readable for everybody.
 options:
@@ -51,6 +53,11 @@ problems:
 state: {description: What C(systemctl is-system-running) says., returned: success, type: str, sample: running}
 failed_units:
   description: Units that failed.
+  returned: success
+  type: list
+  elements: str
+failed_before:
+  description: Units that had failed before the host was drained; those that failed now, if it is not drained yet.
   returned: success
   type: list
   elements: str
@@ -104,6 +111,8 @@ def main() -> None:
         "running_kernel": now.kernel,
         "state": now.state,
         "failed_units": now.failed_units,
+        # What failed in a reboot that was never finished has not failed before it.
+        "failed_before": before["failed_units"] if before else now.failed_units,
         "interrupted": before is not None,
         "rebooted": before is not None and before["boot_id"] != now.boot_id,
         "boot_faults": boot_faults(before, now, flags) if before else [],
@@ -121,7 +130,7 @@ def main() -> None:
         try:
             target = boot_target(ROOT, module.params["kernel"], run)
             result.update(next_kernel=target.kernel, next_from=target.source)
-            found += problems(ROOT, target, now.kernel, run)
+            found += problems(ROOT, target, now.kernel, run, find_builder(module, ROOT))
         except UnknownTargetError as error:
             result.update(next_kernel=None, next_from=None)
             found.append(str(error))

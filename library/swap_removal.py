@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -31,8 +32,10 @@ description:
   - Finds active swap, entries of fstab, systemd's swap units, generated ones too, and services and cloud-init settings that
     make swap; ends all of them in one call.
   - Comments out entries of fstab and leaves every other byte of it as it is; masks units; stops services; turns swap off.
-  - Refuses before anything is changed where a line of fstab can't be read, or memory can't hold what is swapped out.
+  - Refuses before anything is changed where a line of fstab can't be read, a directory can't be written, or memory can't
+    hold what is swapped out.
   - If a step fails, the steps before it are undone. A backup with a script that undoes the whole run is kept.
+  - What comes after the last step is told and not undone, swap that something else turned on and files that stay.
 options:
   deactivate:
     description: Turn off running swap. V(false) only keeps it from coming back, for containers, which share their machine's.
@@ -61,12 +64,12 @@ EXAMPLES = r"""
 RETURN = r"""
 actions:
   description: What was done, or would be done in check mode, in order.
-  returned: success
+  returned: success, and a failure after the last step
   type: list
   elements: str
 backup:
   description: The directory with the replaced files and C(restore.sh); null if nothing was changed.
-  returned: success
+  returned: success, and a failure after the last step
   type: str
 notes:
   description: Swap that stays until the next boot, and settings elsewhere that ask for swap.
@@ -110,16 +113,28 @@ def diff(plan: Plan) -> list[dict[str, str]]:
     ]
 
 
+def keep(file: Path, backup: Path) -> None:
+    """Copy a file, or a link as such, with all that belongs to it."""
+    owner = file.lstat()
+    os.chown(shutil.copy2(file, backup, follow_symlinks=False), owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
 def make_backup(module: AnsibleModule, plan: Plan) -> Path:
-    """Make the directory of this run, with fstab and the script that undoes the run."""
+    """Make the directory of this run, with what the run replaces and the script that undoes the run, or none at all."""
     parent = ROOT / module.params["backup_dir"].lstrip("/")
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     backup = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()), dir=parent))
-    if plan.comment:
-        shutil.copy2(ROOT / FSTAB, backup / "fstab")
-    script = backup / "restore.sh"
-    script.touch(mode=0o700)
-    script.write_text(restore_script(plan, ROOT, backup), errors="surrogateescape")
+    try:
+        if plan.comment:
+            shutil.copy2(ROOT / FSTAB, backup / "fstab")
+        for path in plan.displace:
+            keep(ROOT / path.lstrip("/"), backup)
+        script = backup / "restore.sh"
+        script.touch(mode=0o700)
+        script.write_text(restore_script(plan, ROOT, backup), errors="surrogateescape")
+    except OSError:
+        shutil.rmtree(backup)
+        raise
     return backup
 
 
@@ -134,16 +149,17 @@ def turn_off(module: AnsibleModule, plan: Plan) -> None:
             run(module, "swapoff", swap.path)
     for name in plan.stop:
         run(module, "systemctl", "stop", name)
-    for swap in active_swaps(ROOT) if plan.stop else []:
-        run(module, "swapoff", swap.path)
+    if plan.stop:
+        for swap in active_swaps(ROOT):
+            run(module, "swapoff", swap.path)
 
 
-def write(module: AnsibleModule, plan: Plan, backup: Path) -> None:
+def write(module: AnsibleModule, plan: Plan) -> None:
     """Write what keeps swap away at the next boot."""
     if plan.comment:
         fstab.write(ROOT / FSTAB, plan.fstab_after)
     for path in plan.displace:
-        shutil.move(ROOT / path.lstrip("/"), backup / Path(path).name)
+        (ROOT / path.lstrip("/")).unlink()
     for name in plan.mask:
         (ROOT / MASKS).mkdir(parents=True, exist_ok=True)
         (ROOT / MASKS / name).symlink_to("/dev/null")
@@ -161,19 +177,25 @@ def apply(module: AnsibleModule, plan: Plan) -> Path:
         module.fail_json(f"Nothing was changed, since no backup could be made: {error}.")
     try:
         turn_off(module, plan)
-        write(module, plan, backup)
+        write(module, plan)
     except (StepError, OSError) as error:
         code, _, reason = module.run_command(["sh", str(backup / "restore.sh")])
         if code != 0:
             module.fail_json(f"{error}. Not all steps before it could be undone: {reason.strip()}. Repeat {backup}/restore.sh.")
         shutil.rmtree(backup)
         module.fail_json(f"{error}. The steps before it were undone, so the host is as it was.")
-    left = ", ".join(swap.path for swap in active_swaps(ROOT))
-    if module.params["deactivate"] and left:
-        module.fail_json(f"Something turned swap on again during the run: {left}. Find out what, and repeat. Backup: {backup}.")
-    for file in plan.delete:
-        (ROOT / file.path.lstrip("/")).unlink()
     return backup
+
+
+def delete(plan: Plan) -> list[str]:
+    """Delete swap files; return what was in the way of those that stay."""
+    left = []
+    for file in plan.delete:
+        try:
+            (ROOT / file.path.lstrip("/")).unlink()
+        except OSError as error:
+            left.append(f"{file.path}: {error.strerror}")
+    return left
 
 
 def main() -> None:
@@ -191,8 +213,16 @@ def main() -> None:
     if plan.faults:
         module.fail_json(f"Nothing was changed. Correct first: {'; '.join(plan.faults)}.")
     actions = plan.actions()
-    backup = str(apply(module, plan)) if actions and not module.check_mode else None
-    module.exit_json(changed=bool(actions), actions=actions, backup=backup, notes=plan.notes, diff=diff(plan))
+    result = {"changed": bool(actions), "actions": actions, "backup": None, "notes": plan.notes, "diff": diff(plan)}
+    if actions and not module.check_mode:
+        result["backup"] = str(apply(module, plan))
+        on = ", ".join(swap.path for swap in active_swaps(ROOT))
+        if module.params["deactivate"] and on:
+            module.fail_json(f"Something turned swap on again during the run: {on}. Find out what, and repeat.", **result)
+        if left := delete(plan):
+            reasons = shown("; ".join(left))
+            module.fail_json(f"All was done, but files that are out of use could not be deleted: {reasons}.", **result)
+    module.exit_json(**result)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ansible.module_utils.grub_config import NotUnderstoodError, next_entry
 from ansible.module_utils.host_inventory import read_text
+from ansible.module_utils.initramfs import Builder, Dracut
 
 GRUB_CONFIGS = ("boot/grub/grub.cfg", "boot/grub2/grub.cfg")
 _SD_BOOT_DIRECTORIES = ("boot/loader/entries", "efi/loader/entries", "boot/efi/loader/entries")
@@ -20,7 +21,8 @@ _STATE_IT = "set groundwork_reboot_kernel to the version of the kernel that does
 _NVIDIA = re.compile(r"nvidia(-(current|tesla|legacy|open|\d+(xx)?))*\.ko(\.(xz|zst|gz))?")
 # The name of a kernel's file; Ubuntu appends .efi.signed to signed copies.
 _IMAGE = re.compile(r"(?:vmlinu[xz]|kernel|Image)-(.+?)(?:\.efi(?:\.signed)?)?")
-_CPIO_HEADER = 110
+_CPIO_HEADER = re.compile(rb"07070[12][\da-fA-F]{104}")
+_CPIO_HEADER_SIZE, _CPIO_NAME_LIMIT = 110, 4096
 
 #: Runs a program and gives its exit code, output and errors; None if the host has no such program.
 Run = Callable[[list[str]], "tuple[int, str, str] | None"]
@@ -31,12 +33,16 @@ class UnknownTargetError(Exception):
 
 
 class Target(NamedTuple):
-    """The kernel that boots next: who says so, its file, and those of its initramfs; None where they can't be known."""
+    """The kernel that boots next: who says so, its file, those of its initramfs, and why the loader waits for a person.
+
+    None where they can't be known.
+    """
 
     kernel: str
     source: str
     image: Path | None = None
     initramfs: list[Path] | None = None
+    waits: tuple[str, ...] = ()
 
 
 def boot_target(root: Path, stated: str | None, run: Run) -> Target:
@@ -105,7 +111,8 @@ def _from_grub(root: Path, config: Path) -> Target:
         )
     image = locate(root, entry.linux)
     source = f"{name}, entry {entry.title!r}" if entry.title else name
-    return Target(_version_of(image, source), source, image, [locate(root, path) for path in entry.initrd])
+    initramfs = [locate(root, path) for path in entry.initrd]
+    return Target(_version_of(image, source), source, image, initramfs, tuple(entry.waits))
 
 
 def _from_systemd_boot(root: Path, run: Run) -> Target:
@@ -156,8 +163,9 @@ def _version_of(image: Path, source: str) -> str:
     try:
         with image.open("rb") as file:
             header = file.read(0x210)
-            if header[0x202:0x206] == b"HdrS":
-                file.seek(0x200 + int.from_bytes(header[0x20E:0x210], "little"))
+            place = int.from_bytes(header[0x20E:0x210], "little")
+            if header[0x202:0x206] == b"HdrS" and place:
+                file.seek(0x200 + place)
                 return file.read(256).split(b"\0")[0].decode("ascii", "replace").split()[0]
     except (OSError, IndexError):
         pass
@@ -167,9 +175,17 @@ def _version_of(image: Path, source: str) -> str:
     return match[1]
 
 
-def problems(root: Path, target: Target, running: str, run: Run) -> list[str]:
-    """Say what would keep a host from coming back with the kernel that boots next, each with its remedy."""
-    found = [*_image_problems(root, target), *_initramfs_problems(root, target, run)]
+def problems(root: Path, target: Target, running: str, run: Run, builder: Builder | None) -> list[str]:
+    """Say what would keep a host from coming back with the kernel that boots next, each with its remedy.
+
+    Args:
+        root: the host's root directory.
+        target: the kernel that boots next.
+        running: the version of the running kernel.
+        run: runs the programs that list an initramfs.
+        builder: what builds the initramfs images of the host.
+    """
+    found = [*target.waits, *_image_problems(root, target), *_initramfs_problems(root, target, run, builder)]
     if not (root / "lib/modules" / target.kernel / "modules.dep").is_file():
         found.append(
             f"/lib/modules/{target.kernel}/modules.dep is missing, so kernel {target.kernel} would load no modules; "
@@ -178,7 +194,9 @@ def problems(root: Path, target: Target, running: str, run: Run) -> list[str]:
     elif fault := _driver_problem(root, target.kernel, running):
         found.append(fault)
     if writer := _package_manager(root):
-        found.append(f"apt or dpkg is at work (process {writer}); wait until it has ended")
+        found.append(f"packages are being changed ({writer}); wait until that has ended")
+    elif any(file.name.isdecimal() for file in (root / "var/lib/dpkg/updates").glob("*")):
+        found.append("dpkg was interrupted (/var/lib/dpkg/updates is not empty); run `dpkg --configure -a`")
     return found
 
 
@@ -200,26 +218,28 @@ def _image_problems(root: Path, target: Target) -> Iterator[str]:
         )
 
 
-def _initramfs_problems(root: Path, target: Target, run: Run) -> Iterator[str]:
+def _initramfs_problems(root: Path, target: Target, run: Run, builder: Builder | None) -> Iterator[str]:
     if target.initramfs is None:
         return
     if not target.initramfs and not _runs_without_initramfs(root):
-        rebuild = _rebuilding(root, target.kernel, "-c")
-        yield f"kernel {target.kernel} boots next without an initramfs; run {rebuild} and `update-grub`"
+        rebuild = _rebuilding(builder, target.kernel, "-c")
+        yield (
+            f"kernel {target.kernel} boots next without an initramfs; run {rebuild} and `update-grub` (on Ubuntu's cloud "
+            f"images, empty GRUB_FORCE_PARTUUID in /etc/default/grub.d first)"
+        )
     for path in target.initramfs:
         fault = _content_fault(root, path)
         if not fault and not is_plain_cpio(path):
             error = _listing_error(path, run)
             fault = f"{_on_host(root, path)} is damaged ({error})" if error else None
         if fault:
-            rebuild = _rebuilding(root, target.kernel, "-u" if path.exists() else "-c")
+            rebuild = _rebuilding(builder, target.kernel, "-u" if path.exists() else "-c")
             yield f"{fault}, and kernel {target.kernel} boots with it next; run {rebuild}"
 
 
-def _rebuilding(root: Path, kernel: str, option: str) -> str:
-    """Return the command that writes an initramfs; Ubuntu from 25.10 on has dracut."""
-    dracut = (root / "usr/bin/dracut").exists() and not (root / "usr/sbin/update-initramfs").exists()
-    return f"`dracut --force --kver {kernel}`" if dracut else f"`update-initramfs {option} -k {kernel}`"
+def _rebuilding(builder: Builder | None, kernel: str, option: str) -> str:
+    """Return the command that writes an initramfs."""
+    return f"`dracut --force --kver {kernel}`" if isinstance(builder, Dracut) else f"`update-initramfs {option} -k {kernel}`"
 
 
 def _runs_without_initramfs(root: Path) -> bool:
@@ -243,10 +263,12 @@ def is_plain_cpio(path: Path) -> bool:
     has_init = False
     with path.open("rb") as file:
         while True:
-            header = file.read(_CPIO_HEADER)
-            if len(header) < _CPIO_HEADER or not header.startswith((b"070701", b"070702")):
+            header = file.read(_CPIO_HEADER_SIZE)
+            if not _CPIO_HEADER.fullmatch(header):
                 return False
             name_size, size = int(header[94:102], 16), int(header[54:62], 16)
+            if name_size > _CPIO_NAME_LIMIT:
+                return False
             name = file.read(name_size).rstrip(b"\0")
             # Names and contents are each padded to four bytes.
             file.seek(-file.tell() % 4 + size, os.SEEK_CUR)
@@ -292,12 +314,23 @@ def _driver_problem(root: Path, kernel: str, running: str) -> str | None:
 
 
 def _package_manager(root: Path) -> str | None:
-    """Return the process that holds a lock of dpkg, if there is one."""
-    files = [root / "var/lib/dpkg" / name for name in ("lock-frontend", "lock")]
-    inodes = {str(file.stat().st_ino) for file in files if file.exists()}
+    """Return the name and number of the process that holds a lock of dpkg, if there is one."""
+    locks = [path for name in ("lock-frontend", "lock") if (path := root / "var/lib/dpkg" / name).exists()]
+    inodes = {str(path.stat().st_ino) for path in locks}
     # 1: POSIX  ADVISORY  WRITE 4711 fe:00:396312 0 EOF
     for line in (read_text(root / "proc/locks") or "").splitlines():
         match = re.fullmatch(r"\d+: \S+ +\S+ +\S+ +(\d+) +\S+:(\d+) .*", line)
-        if match and match[2] in inodes:
-            return match[1]
+        # Other file systems use the same inodes, and the device in this list is not what stat tells on Btrfs or overlayfs.
+        if match and match[2] in inodes and _has_open(root / "proc" / match[1], locks):
+            return f"{read_text(root / 'proc' / match[1] / 'comm') or 'unknown'}, process {match[1]}"
     return None
+
+
+def _has_open(process: Path, files: list[Path]) -> bool:
+    for descriptor in (process / "fd").glob("*"):
+        try:
+            if any(descriptor.samefile(file) for file in files):
+                return True
+        except OSError:  # closed, or not a file
+            continue
+    return False

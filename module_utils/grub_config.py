@@ -14,16 +14,17 @@ FEATURES = {
 }
 _TOKEN = re.compile(
     r"""(?P<skip>[ \t\r]+|\\\n|(?<![^\s;{}])\#[^\n]*)
-    |(?P<end>[\n;])
+    |(?P<end>[\n;{}])
     |'(?P<literal>[^']*)'
     |"(?P<quoted>(?:\\.|[^"\\])*)"
     |\\(?P<escaped>.)
     |\$(?:\{(?P<braced>[^}]+)\}|(?P<name>[A-Za-z_]\w*|[0-9?@\#*]))
-    |(?P<plain>[^\s;'"\\$]+|\$)""",
+    |(?P<plain>[^\s;'"\\${}|&<>]+)""",
     re.VERBOSE | re.DOTALL,
 )
 _IN_QUOTES = re.compile(r'\\(?P<escaped>["$\\\n])|\$(?:\{(?P<braced>[^}]+)\}|(?P<name>[A-Za-z_]\w*|[0-9?@#*]))', re.DOTALL)
 _NOT_FOLLOWED = ("for", "while", "until", "select", "eval", "configfile", "normal", "blscfg")
+_WITH_BLOCK = ("menuentry", "submenu", "function")
 _WITH_VALUE = ("--class", "--users", "--hotkey", "--id", "--source")
 
 
@@ -69,18 +70,23 @@ class Entry:
     block: Commands
     submenu: bool
     arguments: list[str]
+    #: Whether only users may boot it; they count once superusers is set.
+    restricted: bool = True
     linux: str | None = None
     initrd: list[str] = field(default_factory=list)
+    #: Why GRUB waits for a person before it boots it, each with the remedy.
+    waits: list[str] = field(default_factory=list)
 
 
 def _words(text: str) -> Iterator[Word | str]:
-    """Cut a script into words and, as strings, the ends of commands."""
+    """Cut a script into words and, as strings, the braces and ends of commands, which need no blank beside them."""
     position = 0
     word: Word | None = None
     while position < len(text):
         match = _TOKEN.match(text, position)
         if not match:
-            raise NotUnderstoodError(f"a quote is never closed: {text[position : position + 40]!r}")
+            rest = text[position : position + 40]
+            raise NotUnderstoodError(f"a quote is never closed: {rest!r}" if rest[0] in "'\"" else f"GRUB accepts no {rest!r}")
         position, kind = match.end(), match.lastgroup
         if kind in ("skip", "end"):
             if word is not None:
@@ -112,7 +118,7 @@ def _quoted(text: str) -> Iterator[Part]:
 
 
 def _bare(token: Word | str | None) -> str | None:
-    """A word's text if it is plain, as keywords and braces are; a string (the end of a command) as it is."""
+    """A word's text if it is plain, as keywords are; a string (a brace or the end of a command) as it is."""
     if token is None or isinstance(token, str):
         return token
     return token[0].text if len(token) == 1 and not token[0].variable and not token[0].quoted else None
@@ -141,10 +147,14 @@ class _Parser:
         while self.peek() not in (*until, "end of file"):
             if self.peek() in ("\n", ";"):
                 self.next()
-            else:
-                found.append(self.branches() if self.peek() == "if" else self.command())
+                continue
+            found.append(self.branches() if self.peek() == "if" else self.command())
+            if self.peek() not in ("\n", ";", "}", "end of file"):
+                raise NotUnderstoodError("a command follows on another in the same line")
         if self.peek() not in until:
             raise NotUnderstoodError(f"{' or '.join(until)!r} is missing at the end")
+        if not found and "end of file" not in until:
+            raise NotUnderstoodError(f"{self.peek()!r} follows on nothing")
         return found
 
     def branches(self) -> Branches:
@@ -162,18 +172,22 @@ class _Parser:
 
     def command(self) -> Command:
         words: list[Word] = []
-        while True:
-            bare = self.peek()
-            if bare in ("\n", ";", "end of file") or (bare == "}" and words):
-                return Command(words)
-            if bare == "{":
-                self.next()
-                block = self.commands("}")
-                self.expect("}")
-                return Command(words, block)
-            if bare in ("&&", "||", "|", "&"):
-                raise NotUnderstoodError(f"GRUB knows no {bare}")
-            words.append(self.next())  # type: ignore[arg-type]  # the ends of commands were sorted out above
+        while (bare := self.peek()) not in ("\n", ";", "{", "}", "end of file"):
+            words.append(self.next())  # type: ignore[arg-type]  # the strings were sorted out above
+            if len(words) == 2 and _bare(words[0]) == "function":  # noqa: PLR2004  # its name
+                self.skip_lines()
+        if not words:
+            raise NotUnderstoodError(f"a {bare!r} is too much")
+        if bare != "{":
+            return Command(words)
+        self.next()
+        block = self.commands("}")
+        self.expect("}")
+        return Command(words, block)
+
+    def skip_lines(self) -> None:
+        while self.peek() == "\n" and self.position < len(self.tokens):
+            self.next()
 
 
 class _ReturnError(Exception):
@@ -185,6 +199,8 @@ class _Shell:
 
     def __init__(self, variables: dict[str, str], is_file: Callable[[str, bool], bool], read: Callable[[str], str]) -> None:
         self.variables, self.is_file, self.read = variables, is_file, read
+        # What a submenu inherits; and what is written to the environment block for later boots.
+        self.exported, self.saved = set(variables) | {"chosen"}, dict[str, str]()
         self.functions: dict[str, Commands] = {}
         self.menu: list[Entry] = []
         # What the script itself loads, where it has no menu.
@@ -232,6 +248,8 @@ class _Shell:
 
     def execute(self, words: list[str]) -> int:
         name, *arguments = ["set", *words] if "=" in words[0] else words
+        if name in _WITH_BLOCK:
+            raise NotUnderstoodError(f"a {name!r} has no block")
         if name in self.functions:
             return self.function(name, arguments)
         builtins: dict[str, Callable[[list[str]], int]] = {
@@ -241,6 +259,8 @@ class _Shell:
             "set": self.set,
             "unset": self.unset,
             "load_env": self.load_env,
+            "save_env": self.save_env,
+            "export": self.export,
             "source": self.source,
             ".": self.source,
             "return": self.leave,
@@ -267,6 +287,8 @@ class _Shell:
         return 0
 
     def source(self, paths: list[str]) -> int:
+        if not paths:
+            raise NotUnderstoodError("it uses 'source' without a file")
         return self.run(parse(self.read(paths[0])))
 
     def leave(self, _: list[str]) -> int:
@@ -281,11 +303,12 @@ class _Shell:
         return 0
 
     def define(self, name: str, arguments: list[str], block: Commands) -> int:
-        if name == "function":
+        if name == "function" and len(arguments) == 1:
             self.functions[arguments[0]] = block
         elif name in ("menuentry", "submenu"):
             title, identity, rest = None, None, iter(arguments)
             others = []
+            options = {argument.partition("=")[0] for argument in arguments}
             for argument in rest:
                 if argument in _WITH_VALUE:
                     value = next(rest, "")
@@ -299,7 +322,8 @@ class _Shell:
                 else:
                     others.append(argument)
             title = title or ""
-            self.menu.append(Entry(title, identity or title, block, name == "submenu", [title, *others]))
+            restricted = "--users" in options or "--unrestricted" not in options
+            self.menu.append(Entry(title, identity or title, block, name == "submenu", [title, *others], restricted))
         else:
             raise NotUnderstoodError(f"it uses {name!r} with a block")
         return 0
@@ -327,11 +351,35 @@ class _Shell:
             elif not argument.startswith("-"):
                 names.append(argument)
         try:
-            saved = environment(self.read(path))
+            saved = {**environment(self.read(path)), **self.saved}
         except OSError:
             return 1
         self.variables.update({key: value for key, value in saved.items() if not names or key in names})
         return 0
+
+    def save_env(self, arguments: list[str]) -> int:
+        self.saved.update({name: self.value(name) for name in arguments if name in self.variables})
+        return 0
+
+    def export(self, names: list[str]) -> int:
+        self.exported.update(names)
+        return 0
+
+    def waits(self, entry: Entry) -> Iterator[str]:
+        """Say why GRUB waits for a person before it runs an entry of the menu (menu.c, auth.c)."""
+        timeout = self.variables.get("timeout")
+        # It takes the number that the text begins with, and waits where there is none, as before "-1".
+        if not re.match(r"\s*\d", timeout or ""):
+            told = "no timeout is set" if timeout is None else f"timeout is {timeout!r}"
+            yield (
+                f"GRUB shows its menu until somebody chooses, since {told}; set GRUB_TIMEOUT to a number of seconds in "
+                f"/etc/default/grub and run `update-grub`"
+            )
+        if entry.restricted and "superusers" in self.variables:
+            yield (
+                f"GRUB asks for a user and a password before it runs the entry {entry.title!r}, since superusers is set; add "
+                f"--unrestricted to that entry (to CLASS in /etc/grub.d/10_linux) and run `update-grub`"
+            )
 
     def test(self, words: list[str]) -> bool:
         """Evaluate the words of a condition; -o binds weaker than -a."""
@@ -407,16 +455,38 @@ def next_entry(text: str, variables: dict[str, str], is_file: Callable[[str, boo
     Raises:
         NotUnderstoodError: the configuration uses what is not followed here, or has no menu.
     """
-    shell = _Shell({**FEATURES, **variables}, is_file, read)
+    try:
+        entry, saved = _boot(text, _Shell({**FEATURES, **variables}, is_file, read))
+        # Ubuntu's GRUB_FORCE_PARTUUID: a kernel that comes up without its initramfs, or panics; the next boot gives it one.
+        if not entry.initrd and saved.get("initrdfail") == "1":
+            again = _Shell({**FEATURES, **variables}, is_file, read)
+            again.saved = saved
+            second, _ = _boot(text, again)
+            entry.initrd = second.initrd if second.linux == entry.linux else []
+    except _ReturnError:
+        raise NotUnderstoodError("it uses 'return' outside of a function") from None
+    except RecursionError:
+        raise NotUnderstoodError("a function or file of it calls itself") from None
+    return entry
+
+
+def _boot(text: str, shell: _Shell) -> tuple[Entry, dict[str, str]]:
+    """Run a configuration; return the entry that is booted, and what the environment block is told meanwhile."""
     shell.run(parse(text))
     if not shell.menu and shell.entry.linux:
-        return shell.entry
+        return shell.entry, shell.saved
+    waits: list[str] = []
     while shell.menu:
         entry, rest = _chosen(shell.menu, shell.value("default"))
+        waits += shell.waits(entry)
+        if entry.submenu:
+            inherited = {name: value for name, value in shell.variables.items() if name in shell.exported}
+            shell.variables = {**inherited, "timeout": "0"}
         shell.menu, shell.entry = [], entry
         arguments = {str(number): text for number, text in enumerate(entry.arguments, 1)}
         shell.variables.update(chosen=entry.title, default=rest, **arguments)
         shell.run(entry.block)
         if not entry.submenu:
-            return entry
+            entry.waits = waits
+            return entry, shell.saved
     raise NotUnderstoodError("it has no menu entry")

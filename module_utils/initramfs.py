@@ -13,10 +13,16 @@ from ansible.module_utils.basic import AnsibleModule
 IMAGES = ("initrd.img-{}", "initramfs-{}.img")
 #: Bootloaders that keep copies of an image, such as systemd-boot, are told here (Debian's initramfs policy).
 HOOKS = "etc/initramfs/post-update.d"
+#: Holds an empty file with the name of an image while that is rebuilt. What lies there tells of a rebuild that did not end.
+PENDING = "var/lib/groundwork/initramfs-pending"
 
 
 class ImageError(Exception):
     """An image that can't be read or built; the text is the reason."""
+
+
+class NoRoomError(ImageError):
+    """There is no room to unpack an image; that tells nothing about the image."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,9 @@ class Builder:
         """Keep the module and the root of the host."""
         self.module, self.root = module, root
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, **environment: str) -> str:
         """Run a program and return its standard output; ImageError with the end of what it said if it fails."""
-        code, output, error = self.module.run_command(list(command))
+        code, output, error = self.module.run_command(list(command), environ_update=environment)
         if code != 0:
             raise ImageError(f"`{' '.join(command)}` ended with {code}: {last_lines(output, error)}")
         return str(output)
@@ -93,7 +99,18 @@ class InitramfsTools(Builder):
     def read(self, image: Path, path: str) -> str:
         """Unpack the image: its program can't pick a file, and takes 1 to 2 s for an image of 30 MB."""
         with tempfile.TemporaryDirectory(dir=self.module.tmpdir) as folder:
-            self.run("unmkinitramfs", str(image), folder)
+            try:
+                # It would put a copy into /var/tmp, and fail without a word if there is no room (initramfs-tools 0.142).
+                self.run("unmkinitramfs", str(image), folder, TMPDIR=folder)
+            except ImageError as error:
+                # The copy is gone by now, but what is free then did not suffice for it.
+                free, size = shutil.disk_usage(folder).free, image.stat().st_size
+                if free >= size:
+                    raise
+                raise NoRoomError(
+                    f"there is no room to unpack it ({free // 1024**2} MiB were left in {self.module.tmpdir}, and it takes "
+                    f"several times its {size // 1024**2} MiB): make room, or set ansible_remote_tmp to a directory that has it"
+                ) from error
             # With microcode in front of it, the image proper is unpacked into `main`.
             files = [Path(folder, part, path.lstrip("/")) for part in ("", "main")]
             return next((file.read_text(errors="surrogateescape") for file in files if file.is_file()), "")

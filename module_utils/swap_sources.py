@@ -34,7 +34,22 @@ SERVICES = {
 FSTAB = "etc/fstab"
 CLOUD = "etc/cloud/cloud.cfg.d/99-groundwork-swap.cfg"
 # cloud-init merges these files key by key, the last name first: without a size it makes no file, whatever `filename` says.
+# It has no such switch for lists of mounts: a list of ours would take the place of the host's own.
 CLOUD_TEXT = "# Managed by Groundwork (role swap_removal). Changes here are overwritten.\nswap: {size: 0}\n"
+
+#: What cloud-init made of the data of this instance, which wins over all files in /etc/cloud, and where it came from.
+_INSTANCE = {
+    "cloud-config.txt": "user data",
+    "vendor2-cloud-config.txt": "vendor data",
+    "vendor-cloud-config.txt": "vendor data",
+}
+# A key, and what belongs to it: all up to the next line that begins one. Targets have no YAML reader. Whoever writes these
+# keys in an unusual way gets a note too many rather than none.
+_KEY = r"""(?:^|[{,]\s*)["']?%s["']?\s*:.*(?:\n(?:[ \t\r#}\]-].*)?)*"""
+_SIZE = re.compile(r"""\bsize["']?\s*:\s*["']?([^\s,}"']*)""")
+_NO_SIZE = re.compile("0+[A-Za-z]*")
+# The third field, or any but the first: `[swap, null]` is how cloud-init is told to leave swap out.
+_MOUNT_OF_SWAP = re.compile(r"""(?:,|^\s*-)\s*["']?swap["']?\s*(?:,|\]|$)""", re.MULTILINE)
 
 MASKS = "etc/systemd/system"
 _GENERATED = ("run/systemd/generator", "run/systemd/generator.late")
@@ -205,20 +220,72 @@ def _plan_fstab(plan: Plan, root: Path) -> None:
 
 
 def _plan_cloud(plan: Plan, root: Path) -> None:
-    """Keep cloud-init from making swap, and say where another file wins."""
+    """Keep cloud-init from making swap, and say where it does so nevertheless."""
     file = root / CLOUD
     if not file.parent.is_dir():
         return
     if not file.is_file() or file.read_text(errors="replace") != CLOUD_TEXT:
         plan.cloud = True
         plan.displace += [f"/{CLOUD}"] if os.path.lexists(file) else []
-    later = [other for other in sorted(file.parent.glob("*.cfg")) if other.name > file.name]
-    for other in [*later, root / "var/lib/cloud/instance/user-data.txt"]:
-        if other.is_file() and re.search(r"^swap:", other.read_text(errors="replace"), re.MULTILINE):
-            plan.notes.append(
-                f"/{other.relative_to(root)} asks for swap and wins over /{CLOUD}: take it out there, or cloud-init makes swap "
-                f"again when this machine becomes a new instance"
-            )
+    plan.notes += _cloud_notes(plan, root)
+
+
+def _cloud_notes(plan: Plan, root: Path) -> list[str]:
+    """Settings of cloud-init that ask for swap in spite of the role's file."""
+    ours, instance = root / CLOUD, root / "var/lib/cloud/instance"
+    again = "or cloud-init makes swap again when this machine becomes a new instance"
+    sources = dict.fromkeys([root / "etc/cloud/cloud.cfg", *sorted(ours.parent.glob("*.cfg"))], "")
+    sources |= {instance / name: f", made of the {data}," for name, data in _INSTANCE.items()}
+    files, mounts = [], []
+    for file, origin in sources.items():
+        text = re.sub(r"(?:^|\s)#.*", "", file.read_text(errors="replace"), flags=re.MULTILINE) if file.is_file() else ""
+        wins = file.parent == instance or (file.parent == ours.parent and file.name > ours.name)
+        there = f"/{file.relative_to(root)}{origin}"
+        if wins and any(_asks_for_size(block) for block in _blocks("swap", text)):
+            files.append(f"{there} asks for swap and wins over /{CLOUD}: take it out there, {again}")
+        if any(_MOUNT_OF_SWAP.search(block) for block in _blocks("mounts", text)):
+            mounts.append(f"{there} has swap in its list of mounts: take it out there, {again}")
+    # cloud-init marks its lines. Where no list asks for the device, it took it from the cloud's metadata, as is its default.
+    marked = [line for line in _entries_of_old(plan) if "comment=cloudconfig" in (line.options or "").split(",")]
+    devices = [
+        f"cloud-init wrote line {line.line} of /{FSTAB}, with a device that its cloud has for swap: put `mounts: [[swap]]` into "
+        f"the user data, {again}"
+        for line in marked
+        if line.source.startswith("/dev/") and not mounts
+    ]
+    return files + mounts + devices
+
+
+def _blocks(key: str, text: str) -> list[str]:
+    """What YAML has under a key at its top."""
+    return re.findall(_KEY % key, text, re.MULTILINE)
+
+
+def _asks_for_size(block: str) -> bool:
+    """Whether the block can make cloud-init write a swap file: whether it has no size that says none."""
+    sizes = _SIZE.findall(block)
+    return not sizes or not all(_NO_SIZE.fullmatch(size) for size in sizes)
+
+
+def _entries_of_old(plan: Plan) -> list[fstab.Entry]:
+    """Entries of swap in fstab, with the lines that this run and earlier ones took out of use."""
+    lines = fstab.parse(re.sub(f"^{PREFIX}", "", plan.fstab_after, flags=re.MULTILINE))
+    return [line for line in lines if isinstance(line, fstab.Entry) and line.fstype == "swap"]
+
+
+def _plan_access(plan: Plan, root: Path) -> None:
+    """Refuse where a directory can't be written, before swap is turned off, which may take minutes."""
+    table = Path(os.path.realpath(root / FSTAB))
+    places = [
+        *([table.parent, table] if plan.comment else []),
+        *([root / MASKS] if plan.mask else []),
+        *([(root / CLOUD).parent] if plan.cloud else []),
+    ]
+    existing = [next(path for path in (place, *place.parents) if path.exists()) for place in places]
+    # access(2) refuses root too where a file system is read-only or the file or directory is immutable.
+    blocked = ", ".join(str(path) for path in dict.fromkeys(existing) if not os.access(path, os.W_OK))
+    if blocked:
+        plan.faults.append(f"{blocked} can't be written; mount the file system read-write, or look for i in `lsattr -d`")
 
 
 def _plan_memory(plan: Plan, root: Path, reserve: str) -> None:
@@ -265,6 +332,7 @@ def make_plan(root: Path, wanted: dict[str, object], running: set[str]) -> Plan:
     _plan_units(plan, root, units)
     _plan_fstab(plan, root)
     _plan_cloud(plan, root)
+    _plan_access(plan, root)
     # A run that was interrupted may have left systemd with the units that it made of fstab.
     forgotten = any(_is_generated(file) and "SourcePath=/etc/fstab" in texts[name] for name, file in units.items())
     plan.reload = has_systemd(root) and bool(plan.comment or plan.mask or forgotten)
@@ -284,11 +352,8 @@ def make_plan(root: Path, wanted: dict[str, object], running: set[str]) -> Plan:
         plan.notes += [f"{swap.path} stays on until the next boot" for swap in swaps]
     _plan_memory(plan, root, str(wanted["reserve"]))
     if wanted["delete_files"]:
-        # With the lines that this run and earlier ones took out of use.
-        lines = fstab.parse(re.sub(f"^{PREFIX}", "", plan.fstab_after, flags=re.MULTILINE))
-        entries = [line for line in lines if isinstance(line, fstab.Entry)]
         what = [re.search(r"^What=(.*)$", text, re.MULTILINE) for text in texts.values()]
-        paths = [entry.source for entry in entries if entry.fstype == "swap"] + [swap.path for swap in swaps]
+        paths = [entry.source for entry in _entries_of_old(plan)] + [swap.path for swap in swaps]
         paths += [match[1] for match in what if match]
         kept = set() if wanted["deactivate"] else {swap.path for swap in swaps}
         plan.delete = _swap_files(root, [path for path in paths if path not in kept])
@@ -305,8 +370,9 @@ def restore_script(plan: Plan, root: Path, backup: Path) -> str:
     steps: list[str] = []
     if plan.comment:
         steps += [
-            f"# Only the prefix goes, so that later changes stay. The whole file as it was: {backup}/fstab",
-            f"sed --in-place --follow-symlinks 's/^{PREFIX}//' {at(FSTAB)} || failed=1",
+            f"# Only the prefixes of this run go, so that later changes stay. The whole file as it was: {backup}/fstab",
+            f"cmp -s {shlex.quote(f'{backup}/fstab')} {at(FSTAB)} ||",
+            f"\tLC_ALL=C sed --in-place --follow-symlinks {shlex.quote(_uncomment(plan))} {at(FSTAB)} || failed=1",
         ]
     steps += [f"unmask {at(f'{MASKS}/{name}')}" for name in plan.mask]
     if plan.cloud and f"/{CLOUD}" not in plan.displace:
@@ -330,6 +396,13 @@ def restore_script(plan: Plan, root: Path, backup: Path) -> str:
     return "\n".join([_SCRIPT_HEAD.format(swaps=at("proc/swaps")), *remarks, *steps, "exit $failed", ""])
 
 
+def _uncomment(plan: Plan) -> str:
+    """Commands of sed that take the prefix from the lines that this run puts it before, and from no others."""
+    lines = plan.fstab_before.split("\n")
+    literal = [re.sub(r"[\\.\[*^$/]", r"\\\g<0>", lines[number - 1]) for number in plan.comment]
+    return "\n".join(f"s/^{PREFIX}\\({line}\\)$/\\1/" for line in literal)
+
+
 _SCRIPT_HEAD = """\
 #!/bin/sh
 # Undoes what one run of the role swap_removal did. Run it as root; it may be repeated. After several runs, take their
@@ -343,6 +416,6 @@ unmask() {{
 	[ "$(readlink "$1")" != /dev/null ] || rm "$1" || failed=1
 }}
 put_back() {{
-	{{ [ ! -e "$1" ] && [ ! -L "$1" ]; }} || mv "$1" "$2" || failed=1
+	{{ [ ! -e "$1" ] && [ ! -L "$1" ]; }} || cmp -s "$1" "$2" || mv "$1" "$2" || failed=1
 }}
 """

@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 from ansible.module_utils import boot_target as decisions
 from ansible.module_utils import grub_config
+from ansible.module_utils.initramfs import Dracut
 
 # What the /etc/grub.d scripts of these distributions wrote, for two kernels; the Ubuntu one with GRUB_DEFAULT=saved.
 DATA = Path(__file__).parent / "data/grub"
 UUID = "1b2c3d4e-0000-4000-8000-123456789abc"
+NO_INITRAMFS = (
+    "kernel 6.1.0-57-amd64 boots next without an initramfs; run `update-initramfs -c -k 6.1.0-57-amd64` and `update-grub` "
+    "(on Ubuntu's cloud images, empty GRUB_FORCE_PARTUUID in /etc/default/grub.d first)"
+)
 LAB = """
 serial --unit=0
 terminal_output serial console
@@ -40,6 +45,7 @@ class Host:
         """Keep the directory; no program is there yet."""
         self.root = root
         self.programs = {}
+        self.builder = None
 
     def write(self, path, text="x"):
         """Write a file and return its path."""
@@ -64,7 +70,7 @@ class Host:
 
     def problems(self, running="6.1.0-49-amd64", stated=None):
         """Return what speaks against it."""
-        return decisions.problems(self.root, self.target(stated), running, self.run)
+        return decisions.problems(self.root, self.target(stated), running, self.run, self.builder)
 
 
 @pytest.fixture
@@ -200,7 +206,13 @@ def test_configurations_written_by_hand_are_run_as_grub_runs_them(host, text, ke
         ("if true; then set default=0", "'elif or else or fi' is missing"),
         ("set timeout=5\n", "it has no menu entry"),
         ("", "it has no menu entry"),
-        ("true && set default=1", "GRUB knows no &&"),
+        ("true && set default=1", "GRUB accepts no '&& set default=1'"),
+        ("function f { return; }\nf\nreturn", "it uses 'return' outside of a function"),
+        ("source", "it uses 'source' without a file"),
+        ("function f { f; }\nf", "a function or file of it calls itself"),
+        ("source /boot/grub/grub.cfg", "a function or file of it calls itself"),
+        ("menuentry x --source 'linux /boot/vmlinuz-1.0'", "a 'menuentry' has no block"),
+        ("f=function\n$f { true; }", "it uses 'function' with a block"),
         ("if [ a -nt b ]; then set default=1; fi", "it uses the test a -nt b"),
         ("source /boot/grub/absent.cfg", "absent.cfg"),
     ],
@@ -211,6 +223,213 @@ def test_what_is_not_understood_is_not_guessed(host, text, reason):
         host.target()
     assert reason in str(error.value)
     assert "set groundwork_reboot_kernel to the version of the kernel that does" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "accepted"),
+    [
+        ("menuentry 'a'{\nlinux /x\n}", True),
+        ("menuentry a{\nlinux /x\n}", True),
+        ("menuentry 'a' {linux /x}", True),
+        ("menuentry a { if true; then linux /x; fi }", True),
+        ("menuentry a { linux /x; };", True),
+        ("function f\n{\nset a=1\n}\ntrue", True),
+        ("function f{ set a=1; }\ntrue", True),
+        ("echo ${a}b#c \\{ '}' \"<\" fi then", True),
+        ("}", False),
+        ("set a=1}", False),
+        ("{ set a=1; }", False),
+        ("menuentry a\n{\nlinux /x\n}", False),
+        ("menuentry a { linux /x; } echo", False),
+        ("menuentry a {\n}", False),
+        ("if true; then echo; fi }", False),
+        ("if true; then menuentry a { linux /x; } fi", False),
+        ("if true; then fi", False),
+        ("echo a > b", False),
+        ("echo a<b", False),
+        ("echo a&b", False),
+        ("set a=b|c", False),
+        ("echo $ a", False),
+    ],
+)
+def test_a_script_is_accepted_as_grub_itself_accepts_it(tmp_path, script, accepted):
+    (tmp_path / "grub.cfg").write_text(f"{script}\n")
+    if shutil.which("grub-script-check"):
+        done = subprocess.run(["grub-script-check", tmp_path / "grub.cfg"], capture_output=True, check=False)
+        assert (done.returncode == 0) is accepted
+    try:
+        grub_config.parse(f"{script}\n")
+    except grub_config.NotUnderstoodError:
+        assert not accepted
+    else:
+        assert accepted
+
+
+def test_a_brace_needs_no_blank_beside_it(host):
+    host.write("boot/grub/grub.cfg", "menuentry 'a'{linux /boot/vmlinuz-1.0}\nmenuentry b{\nlinux /boot/vmlinuz-2.0\n}\n")
+    assert host.target().kernel == "1.0"
+
+
+# Whether it boots by itself
+
+
+@pytest.mark.parametrize(
+    ("timeout", "waits"),
+    [
+        ("set timeout=0", False),
+        ("set timeout=5", False),
+        ("set timeout='  5s'", False),  # as strtoul reads it
+        ("set timeout_style=hidden\nset timeout=0", False),
+        ("if sleep --interruptible 0 ; then set timeout=0; fi", False),
+        ("", True),
+        ("set timeout=5\nunset timeout", True),
+        ("set timeout=-1", True),
+        ("set timeout=", True),
+        ("set timeout=never", True),
+    ],
+)
+def test_a_menu_that_waits_for_a_person_is_a_problem(debian, timeout, waits):
+    entry = "menuentry x { linux /boot/vmlinuz-6.1.0-57-amd64; initrd /boot/initrd.img-6.1.0-57-amd64 }"
+    debian.write("boot/grub/grub.cfg", f"{timeout}\n{entry}\n")
+    problems = debian.problems()
+    assert bool(problems) is waits
+    for problem in problems:
+        assert problem.startswith("GRUB shows its menu until somebody chooses, since ")
+        assert problem.endswith("; set GRUB_TIMEOUT to a number of seconds in /etc/default/grub and run `update-grub`")
+
+
+def test_a_script_without_a_menu_needs_no_timeout(debian):
+    debian.write("boot/grub/grub.cfg", "linux /boot/vmlinuz-6.1.0-57-amd64\ninitrd /boot/initrd.img-6.1.0-57-amd64\nboot\n")
+    assert debian.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "environment"),
+    [
+        ("debian-12.cfg", {}),
+        ("debian-13.cfg", {}),
+        ("debian-12.cfg", {"next_entry": "1>2"}),
+        ("debian-12.cfg", {"recordfail": "1"}),
+        ("ubuntu-saved.cfg", {"recordfail": "1"}),
+    ],
+)
+@pytest.mark.parametrize("seconds", ["0", "5"])
+def test_generated_configurations_wait_for_nobody(debian, config, environment, seconds):
+    text = (DATA / config).read_text().replace("set timeout=5", f"set timeout={seconds}")
+    debian.write("boot/grub/grub.cfg", text)
+    debian.write("boot/grub/grubenv", grubenv(**environment))
+    assert debian.target().waits == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        ("set superusers=root\nmenuentry a { linux /boot/vmlinuz-1.0 }", ["a"]),
+        ("set superusers=\nmenuentry a { linux /boot/vmlinuz-1.0 }", ["a"]),  # set, to nobody
+        ("set superusers=root\nmenuentry a --users '' { linux /boot/vmlinuz-1.0 }", ["a"]),
+        ("set superusers=root\nmenuentry a --unrestricted --users=eve { linux /boot/vmlinuz-1.0 }", ["a"]),
+        ("set superusers=root\nmenuentry a --unrestricted { linux /boot/vmlinuz-1.0 }", []),
+        ("set superusers=root\nunset superusers\nmenuentry a { linux /boot/vmlinuz-1.0 }", []),
+        ("menuentry a --users eve { linux /boot/vmlinuz-1.0 }", []),
+        # What is not exported does not reach a submenu.
+        ("set superusers=root\nsubmenu s { menuentry a { linux /boot/vmlinuz-1.0 } }", ["s"]),
+        (
+            "set superusers=root\nexport superusers\nsubmenu s --unrestricted { menuentry a { linux /boot/vmlinuz-1.0 } }",
+            ["a"],
+        ),
+    ],
+)
+def test_an_entry_behind_a_password_waits_for_a_person(host, config, asked):
+    host.write("boot/grub/grub.cfg", f"set timeout=5\n{config}\n")
+    assert host.target().waits == tuple(
+        f"GRUB asks for a user and a password before it runs the entry '{title}', since superusers is set; add --unrestricted "
+        f"to that entry (to CLASS in /etc/grub.d/10_linux) and run `update-grub`"
+        for title in asked
+    )
+
+
+# What Ubuntu's 00_header and 10_linux write with GRUB_FORCE_PARTUUID, without the rest.
+PARTUUID = """
+if [ -s $prefix/grubenv ]; then
+  set have_grubenv=true
+  load_env
+fi
+if [ "${initrdfail}" = 2 ]; then
+  set initrdfail=
+elif [ "${initrdfail}" = 1 ]; then
+  set next_entry="${prev_entry}"
+  set prev_entry=
+  save_env prev_entry
+  if [ "${next_entry}" ]; then
+    set initrdfail=2
+  fi
+fi
+if [ "${next_entry}" ] ; then
+  set default="${next_entry}"
+  set next_entry=
+  save_env next_entry
+  set boot_once=true
+else
+  set default="0"
+fi
+function initrdfail {
+  if [ -n "${have_grubenv}" ]; then if [ -n "${partuuid}" ]; then
+    if [ -z "${initrdfail}" ]; then
+      set initrdfail=1
+      if [ -n "${boot_once}" ]; then
+        set prev_entry="${default}"
+        save_env prev_entry
+      fi
+    fi
+    save_env initrdfail
+  fi; fi
+}
+set timeout=0
+set partuuid=26f22d2b-892e-459e-ba29-0fdab351f296
+menuentry 'Ubuntu' {
+  if [ "${initrdfail}" = 1 ]; then
+    linux /boot/vmlinuz-6.1.0-57-amd64 root=PARTUUID=26f22d2b-892e-459e-ba29-0fdab351f296 ro
+    initrd /boot/initrd.img-6.1.0-57-amd64
+  else
+    linux /boot/vmlinuz-6.1.0-57-amd64 root=PARTUUID=26f22d2b-892e-459e-ba29-0fdab351f296 ro panic=-1
+  fi
+  initrdfail
+}
+submenu 'Advanced options for Ubuntu' {
+  menuentry 'Ubuntu, with Linux 6.1.0-57-amd64' {
+    if [ "${initrdfail}" = 1 ]; then
+      linux /boot/vmlinuz-6.1.0-57-amd64 root=PARTUUID=26f22d2b-892e-459e-ba29-0fdab351f296 ro
+      initrd /boot/initrd.img-6.1.0-57-amd64
+    else
+      linux /boot/vmlinuz-6.1.0-57-amd64 root=PARTUUID=26f22d2b-892e-459e-ba29-0fdab351f296 ro panic=-1
+    fi
+    initrdfail
+  }
+}
+"""
+
+
+def test_a_boot_that_falls_back_to_an_initramfs_is_judged_by_it(debian):
+    debian.write("boot/grub/grub.cfg", PARTUUID)
+    debian.write("boot/grub/grubenv", grubenv())
+    assert debian.target().initramfs == [debian.root / "boot/initrd.img-6.1.0-57-amd64"]
+    assert debian.problems() == []
+    debian.write("boot/initrd.img-6.1.0-57-amd64", "")
+    assert debian.problems()[0].startswith("/boot/initrd.img-6.1.0-57-amd64 is empty")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param(None, id="nowhere to note the failure"),
+        pytest.param({"next_entry": "1>0"}, id="a submenu inherits no partuuid"),
+    ],
+)
+def test_a_boot_without_initramfs_that_can_not_fall_back_names_the_setting(debian, environment):
+    debian.write("boot/grub/grub.cfg", PARTUUID)
+    if environment is not None:
+        debian.write("boot/grub/grubenv", grubenv(**environment))
+    assert debian.problems() == [NO_INITRAMFS]
 
 
 # Where its files are
@@ -254,6 +473,14 @@ def test_a_kernel_tells_its_version_itself_whatever_its_file_is_called(host):
     host.write("boot/vmlinuz-latest", bytes(image))
     host.write("boot/grub/grub.cfg", "menuentry x { linux /boot/vmlinuz-latest }")
     assert host.target().kernel == "6.12.1-custom"
+
+
+def test_a_header_that_points_to_no_version_leaves_it_to_the_name(host):
+    image = bytearray(0x400)
+    image[0x200:0x206] = b"\xebjHdrS"
+    host.write("boot/vmlinuz-6.12.2", bytes(image))
+    host.write("boot/grub/grub.cfg", "menuentry x { linux /boot/vmlinuz-6.12.2 }")
+    assert host.target().kernel == "6.12.2"
 
 
 def test_a_file_that_tells_no_version_is_not_guessed(host):
@@ -374,20 +601,17 @@ def test_the_remedy_writes_the_initramfs_anew_or_for_the_first_time(debian, exis
 
 
 def test_the_remedy_is_dracuts_where_dracut_writes_the_images(debian):
-    debian.write("usr/bin/dracut")
+    debian.builder = Dracut(None, debian.root)
     debian.write("boot/initrd.img-6.1.0-57-amd64", "")
     assert debian.problems()[0].endswith("; run `dracut --force --kver 6.1.0-57-amd64`")
 
 
 @pytest.mark.parametrize(("ramdisk_size", "refused"), [(0, False), (7667712, True), (None, True)])
 def test_a_boot_without_initramfs_is_refused_unless_the_running_kernel_has_none_either(debian, ramdisk_size, refused):
-    debian.write("boot/grub/grub.cfg", "menuentry x { linux /boot/vmlinuz-6.1.0-57-amd64 root=/dev/vda }")
+    debian.write("boot/grub/grub.cfg", "set timeout=0\nmenuentry x { linux /boot/vmlinuz-6.1.0-57-amd64 root=/dev/vda }")
     if ramdisk_size is not None:
         debian.write("sys/kernel/boot_params/data", bytes(0x21C) + ramdisk_size.to_bytes(4, "little") + bytes(0x100))
-    told = [
-        "kernel 6.1.0-57-amd64 boots next without an initramfs; run `update-initramfs -c -k 6.1.0-57-amd64` and `update-grub`"
-    ]
-    assert debian.problems() == (told if refused else [])
+    assert debian.problems() == ([NO_INITRAMFS] if refused else [])
 
 
 def test_an_image_that_can_not_be_listed_is_damaged(debian):
@@ -425,6 +649,9 @@ def cpio(*names, size=300):
         (b"", False),
         (bytes(2048), False),
         (b"\x1f\x8b\x08compressed", False),
+        (b"070701" + b"z" * 104 + cpio("init"), False),
+        (b"070701" + b"-0000001" * 13 + cpio("init"), False),
+        (cpio("init") + b"070701" + b"f" * 104, False),
     ],
 )
 def test_only_a_whole_archive_with_init_needs_no_lister(tmp_path, image, plain):
@@ -528,17 +755,36 @@ def test_a_kernel_that_the_inventory_names_needs_the_driver_too(host):
 
 
 @pytest.mark.parametrize(
-    ("line", "at_work"),
+    ("line", "open_file", "at_work"),
     [
-        ("1: POSIX  ADVISORY  WRITE 4711 fe:00:{inode} 0 EOF", True),
-        ("1: POSIX  ADVISORY  WRITE 4711 fe:00:1{inode} 0 EOF", False),
-        ("1: -> POSIX  ADVISORY  WRITE 4711 fe:00:{inode} 0 EOF", False),
-        ("", False),
+        ("1: POSIX  ADVISORY  WRITE 4711 fe:00:{inode} 0 EOF", "var/lib/dpkg/{file}", True),
+        ("1: POSIX  ADVISORY  WRITE 4711 fe:00:1{inode} 0 EOF", "var/lib/dpkg/{file}", False),
+        ("1: -> POSIX  ADVISORY  WRITE 4711 fe:00:{inode} 0 EOF", "var/lib/dpkg/{file}", False),
+        # The inode of another file system.
+        ("1: POSIX  ADVISORY  WRITE 4711 fe:01:{inode} 0 EOF", "run/other", False),
+        ("1: POSIX  ADVISORY  WRITE 4711 fe:01:{inode} 0 EOF", "run/closed", False),
+        ("", "var/lib/dpkg/{file}", False),
     ],
 )
 @pytest.mark.parametrize("file", ["lock", "lock-frontend"])
-def test_no_reboot_while_packages_are_installed(debian, file, line, at_work):
+def test_no_reboot_while_packages_are_installed(debian, file, line, open_file, at_work):
     inode = debian.write(f"var/lib/dpkg/{file}", "").stat().st_ino
+    debian.write("run/other")
     debian.write("proc/locks", line.format(inode=inode) + "\n2: FLOCK  ADVISORY  WRITE 1 00:19:99999999999 0 EOF\n")
-    told = ["apt or dpkg is at work (process 4711); wait until it has ended"]
-    assert debian.problems() == (told if at_work else [])
+    debian.write("proc/4711/comm", "unattended-upgr\n")
+    (debian.root / "proc/4711/fd").mkdir()
+    (debian.root / "proc/4711/fd/3").symlink_to("socket:[1]")
+    (debian.root / "proc/4711/fd/4").symlink_to(debian.root / open_file.format(file=file))
+    # While it is at work, what dpkg has to do is not what was interrupted.
+    debian.write("var/lib/dpkg/updates/0001")
+    told = "packages are being changed (unattended-upgr, process 4711); wait until that has ended"
+    assert debian.problems()[0].startswith(told if at_work else "dpkg was interrupted")
+
+
+@pytest.mark.parametrize(("file", "interrupted"), [("0003", True), ("tmp.i", False), (None, False)])
+def test_no_reboot_after_an_interrupted_dpkg(debian, file, interrupted):
+    (debian.root / "var/lib/dpkg/updates").mkdir(parents=True)
+    if file:
+        debian.write(f"var/lib/dpkg/updates/{file}")
+    told = ["dpkg was interrupted (/var/lib/dpkg/updates is not empty); run `dpkg --configure -a`"]
+    assert debian.problems() == (told if interrupted else [])

@@ -26,6 +26,10 @@ NO_SPACE = {
         "dracut[F]: Creation of /boot/initrd.img-6.12.118+deb13-amd64.new failed\n",
     ),
 }
+HOOK_FAILED = (
+    "cp: error writing '/efi/initrd': No space left on device\n"
+    "run-parts: /etc/initramfs/post-update.d//systemd-boot exited with return code 1\n"
+)
 READ_ONLY = "W: /boot is ro mounted.\nW: update-initramfs: Not updating /boot/initrd.img-6.1.0-57-amd64\n"
 SWITCHED_OFF = "update-initramfs: Not updating initramfs.\n"
 
@@ -38,6 +42,7 @@ class _Host:
         self.builder = "initramfs-tools"  # the installed package, or None
         self.said = {}  # program -> what it answers in place of doing its work
         self.microcode = False  # whether images begin with microcode
+        self.hooks_fail = False  # whether a hook of a boot loader ends with an error
         self.calls, self.environments = [], []
         self.write(FILE, WANTED)
 
@@ -83,7 +88,8 @@ class _Host:
 
     def update_initramfs(self, _update, _kernel, version):
         self.image(version).write_text(self.built())
-        return 0, f"update-initramfs: Generating /boot/initrd.img-{version}\n", ""
+        code, _, error = self.run_parts()
+        return code, f"update-initramfs: Generating /boot/initrd.img-{version}\n", error
 
     def unmkinitramfs(self, image, folder):
         try:
@@ -108,7 +114,7 @@ class _Host:
             return 1, "Need 'xzcat' to unpack the initramfs.\n", "/usr/bin/lsinitrd: line 459: xz: command not found\n"
 
     def run_parts(self, *_):
-        return 0, "", ""
+        return (1, "", HOOK_FAILED) if self.hooks_fail else (0, "", "")
 
     def run(self, **options):
         self.calls.clear()
@@ -353,6 +359,82 @@ def test_dracut_keeps_the_old_image_where_the_new_one_lacks_the_file(host):
     assert "does not hold" in result["msg"]
     assert host.inside(GENERIC) == "old\n"
     assert not host.image(GENERIC).with_name(f"initrd.img-{GENERIC}.new").exists()
+
+
+@each_builder
+def test_an_image_that_a_boot_loader_has_not_taken_is_rebuilt_by_the_next_run(host, builder):
+    host.builder, host.hooks_fail = builder, True
+    host.path("etc/initramfs/post-update.d").mkdir(parents=True)
+    host.kernel(GENERIC)
+    host.kernel(CLOUD, WANTED)
+    result = host.run()
+    assert result["failed"]
+    assert "systemd-boot exited with return code 1" in result["msg"]
+    assert host.inside(GENERIC) == WANTED
+    host.hooks_fail = False
+    announced, done = host.run(check=True), host.run()
+    for result in (announced, done):
+        assert (result["changed"], result["rebuilt"]) == (True, [str(host.image(GENERIC))])
+        assert result["diff"][0]["before"].startswith(f"{WANTED}(its last rebuild did not end, or a hook in ")
+    assert host.is_current()
+
+
+@each_builder
+def test_a_rebuild_that_was_killed_before_its_hooks_ended_is_repeated(host, builder):
+    host.builder = builder
+    host.path("etc/initramfs/post-update.d").mkdir(parents=True)
+    host.kernel(GENERIC)
+
+    def run_parts(*_):
+        raise KeyboardInterrupt
+
+    host.run_parts = run_parts
+    with pytest.raises(KeyboardInterrupt):
+        host.run()
+    assert host.inside(GENERIC) == WANTED
+    del host.run_parts
+    assert host.run()["rebuilt"] == [str(host.image(GENERIC))]
+    assert host.is_current()
+
+
+def test_a_rebuild_that_cannot_be_noted_is_not_begun(host):
+    host.kernel(GENERIC)
+    host.write("var/lib/groundwork", "a file in the way")
+    result = host.run()
+    assert result["failed"]
+    assert "Not a directory" in result["msg"]
+    assert host.inside(GENERIC) is None
+
+
+#: As recorded with a full tmpfs: from unmkinitramfs of Debian 12 and 13, and from that of Debian 12 with microcode (nothing).
+NO_ROOM = [
+    (2, "", "cpio: write error: No space left on device\n"),
+    (1, "", "cpio: write error: No space left on device\nunmkinitramfs: zstd failed\n"),
+    (1, "", ""),
+]
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("answer", NO_ROOM)
+def test_no_room_to_unpack_an_image_is_an_error_and_no_reason_to_rebuild_it(host, tmp_path, monkeypatch, answer, check):
+    host.kernel(GENERIC, WANTED)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=host.image(GENERIC).stat().st_size - 1))
+    host.said["unmkinitramfs"] = answer
+    result = host.run(check=check)
+    assert result["failed"]
+    assert (result["rebuilt"], result["diff"]) == ([], [])
+    assert "update-initramfs" not in host.programs()
+    assert f"{host.image(GENERIC)}: there is no room to unpack it (0 MiB were left in {tmp_path}, " in result["msg"]
+    assert "set ansible_remote_tmp to a directory" in result["msg"]
+
+
+def test_everything_is_unpacked_below_the_temporary_directory_of_the_module(host, tmp_path):
+    host.kernel(GENERIC, WANTED)
+    host.run()
+    unpacking = host.programs().index("unmkinitramfs")
+    folder = host.calls[unpacking][2]
+    assert Path(folder).parent == tmp_path
+    assert host.environments[unpacking] == {"TMPDIR": folder}
 
 
 # What dracut does otherwise than initramfs-tools

@@ -38,9 +38,10 @@ def host(tmp_path, run_module, monkeypatch):
     monkeypatch.setattr(kernel_modules_absent.AnsibleModule, "get_bin_path", lambda *_, **__: str(program))
 
     def run(*names, loaded=LOADED, trouble=None, **options):
-        (tmp_path / "proc/modules").write_text(
-            loaded.format(**{"nouveau": 0, "nova_drm": 0, "nova_core": 1, **options.pop("used", {})})
-        )
+        if loaded is not None:
+            (tmp_path / "proc/modules").write_text(
+                loaded.format(**{"nouveau": 0, "nova_drm": 0, "nova_core": 1, **options.pop("used", {})})
+            )
         if trouble:
             (tmp_path / "trouble").write_text(trouble)
         result = run_module(kernel_modules_absent, names=list(names), **options)
@@ -54,8 +55,10 @@ def test_a_module_that_is_not_loaded_is_fine(host):
     assert (result["changed"], result["reboot_required"], result["reason"], calls) == (False, False, "", [])
 
 
-def test_a_host_without_modules_is_fine(host):
-    assert not host("nouveau", loaded="")[0]["changed"]
+@pytest.mark.parametrize("loaded", ["", None], ids=["none is loaded", "a kernel without modules has no list of them"])
+def test_a_host_without_modules_is_fine(host, loaded):
+    result, calls = host("nouveau", loaded=loaded)
+    assert (result["changed"], result["reboot_required"], calls) == (False, False, [])
 
 
 def test_a_module_that_nothing_uses_is_unloaded(host):

@@ -112,6 +112,24 @@ def test_a_process_is_a_machine_only_by_its_name(cache):
     assert not (cache / "vm/node-1").exists()
 
 
+def test_a_running_machine_of_another_release_is_not_taken_for_the_wanted_one(cache, monkeypatch):
+    (cache / "vm/node-1").mkdir()
+    (cache / "vm/node-1/release").write_text("trixie")
+    monkeypatch.setattr(lab, "process_of", lambda _: 1)
+    with pytest.raises(lab.LabError, match=r"node-1 runs and is no bookworm; stop it first"):
+        lab.start("node-1", "bookworm")
+
+
+def test_all_machines_are_removed_and_nothing_else(cache):
+    lab.make_keys()
+    for name in ("node-1", "node-2"):
+        (cache / "vm" / name).mkdir()
+        (cache / "vm" / name / "ssh.conf").write_text("")
+    lab.remove()
+    assert [path.name for path in (cache / "vm").iterdir() if path.is_dir()] == []
+    assert (cache / "vm/key").exists()
+
+
 @pytest.mark.usefixtures("cache")
 def test_the_name_of_an_image_changes_with_what_it_is_made_from(monkeypatch):
     keys = lab.make_keys()

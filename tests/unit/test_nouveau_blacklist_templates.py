@@ -74,6 +74,14 @@ def test_the_files_say_who_owns_them(template):
     assert text.startswith("# Managed by Groundwork (role nouveau_blacklist). Changes here are overwritten.\n")
 
 
+def test_the_directories_of_the_files_are_made_where_the_host_has_none():
+    tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())
+    (written,) = [task["write_files"] for task in tasks if "write_files" in task]
+    needed = {str(Path(templar().template(trust_as_template(file["path"]))).parent) for file in written["files"]}
+    assert needed == {"/etc/modprobe.d", "/etc/dracut.conf.d"}
+    assert needed == {directory["path"] for directory in written["directories"]}
+
+
 @pytest.mark.parametrize("names", [["nouveau"], ["nova-core", "nova_drm"], ["i2c_nvidia_gpu"]])
 def test_names_of_modules_are_accepted(names):
     assert is_accepted(nouveau_blacklist_modules=names)

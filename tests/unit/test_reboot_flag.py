@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import reboot_flag
@@ -89,6 +90,41 @@ def test_a_flag_that_a_package_wanted_too_later_stays(host):
     host.package_asks()
     host.run("nouveau_blacklist")
     assert host.flag.exists()
+
+
+def test_a_flag_to_which_a_package_only_added_its_name_stays(host):
+    host.run("nouveau_blacklist", "a")
+    (host.root / "run/reboot-required.pkgs").write_text("linux-image-6.1.0-57-amd64\n")
+    assert host.run("nouveau_blacklist")["reasons"] == {}
+    assert host.flag.exists()
+
+
+class _Killed(BaseException):
+    """The end of the process."""
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_run_that_was_killed_while_it_set_the_flag_leaves_none_that_stays_for_ever(host, monkeypatch, moment):
+    """The process ends before each of its writes in turn."""
+    left = iter(range(moment))
+
+    def counted(work):
+        def write(*arguments, **options):
+            if next(left, None) is None:
+                raise _Killed
+            return work(*arguments, **options)
+
+        return write
+
+    with monkeypatch.context() as patch:
+        for name in ("write_text", "replace"):
+            patch.setattr(Path, name, counted(getattr(Path, name)))
+        with pytest.raises(_Killed):
+            host.run("nouveau_blacklist", "a")
+    host.run("nouveau_blacklist", "a")
+    assert host.flag.exists()
+    host.run("nouveau_blacklist")
+    assert not host.flag.exists()
 
 
 def test_a_flag_that_somebody_removed_is_set_again_while_there_is_a_reason(host):

@@ -1,8 +1,8 @@
 """What playbooks/reboot.yml does, up to the reboot itself, and never with a real host.
 
 Two stand-ins take the place of modules, on the controller: reboot_readiness gives the answers that a test wrote, and
-write_files only says that it wrote. The hosts have an address where nobody listens, so whatever would touch one ends
-unreachable. What comes after a reboot is tested on a virtual machine.
+write_files only says that it wrote, and notes for the test what it was given. The hosts have an address where nobody listens,
+so whatever would touch one ends unreachable. What comes after a reboot is tested on a virtual machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class ActionModule(ActionBase):
         host = task_vars["inventory_hostname"]
         with open(os.environ["STAND_IN_LOG"], "a") as log:
             print(host, "{name}", file=log)
+        with open(os.environ["STAND_IN_LOG"] + ".{name}", "w") as given:
+            json.dump(self._task.args, given)
         with open(os.environ["STAND_IN_ANSWERS"]) as file:
             answers = json.load(file)["{name}"][host]
         with open(os.environ["STAND_IN_LOG"]) as log:
@@ -43,13 +46,16 @@ QUIET = {
     "problems": [],
     "state": "running",
     "failed_units": [],
+    "failed_before": [],
     "interrupted": False,
     "rebooted": False,
     "boot_faults": [],
 }
 FLAGGED = {**QUIET, "flagged": True, "reasons": ["packages: linux-image-6.1.0-57-amd64"]}
 BACK = {**QUIET, "interrupted": True, "rebooted": True}
-LOCAL = {"ansible_connection": "local"}
+DRAINED = {**FLAGGED, "interrupted": True}
+STILL_DRAINED = "a is still drained by an interrupted run. Remedy: run this playbook again and let it reboot the host"
+OWN_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @pytest.fixture
@@ -67,14 +73,14 @@ def play(tmp_path):
         here = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
         (tmp_path / f"{hook}.yml").write_text(json.dumps([{**task, "vars": here}]))
 
-    def run(answers, *arguments, variables=None, **settings):
+    def run(answers, *arguments, variables=None, playbook="playbooks/reboot.yml", **settings):
         nowhere = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_python_interpreter": "/usr/bin/python3"}
         hosts = {host: {**nowhere, **(variables or {}).get(host, {})} for host in answers}
         (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "vars": settings}}))
         written = {"write_files": {host: {"changed": True} for host in answers}}
         (tmp_path / "answers.json").write_text(json.dumps({"reboot_readiness": answers, **written}))
         done = subprocess.run(
-            ["ansible-playbook", "-i", tmp_path / "hosts.json", "playbooks/reboot.yml", *arguments],
+            ["ansible-playbook", "-i", tmp_path / "hosts.json", playbook, *arguments],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -139,11 +145,27 @@ def test_the_problems_of_all_hosts_are_told_before_any_is_drained(play, tmp_path
     assert [line for line in log if not line.endswith("reboot_readiness")] == []
 
 
+@pytest.mark.skipif(not OWN_BOOT.exists(), reason="only Linux has ids of boots")
 def test_the_machine_that_runs_the_playbook_is_never_rebooted(play, tmp_path):
-    code, output, log = play({"a": FLAGGED}, variables={"a": LOCAL}, groundwork_reboot="auto", **hooks(tmp_path))
+    """Whatever the connection: it may be SSH to an address of its own."""
+    here = {**FLAGGED, "boot_id": OWN_BOOT.read_text().strip()}
+    code, output, log = play({"a": here}, groundwork_reboot="auto", **hooks(tmp_path))
     assert code != 0
-    assert "- it is the machine that runs this playbook; reboot it by hand" in output
+    assert "- it is the machine that runs this playbook, or a container of it (same boot id); reboot it by hand" in output
     assert log == ["a reboot_readiness"]
+
+
+def test_a_controller_without_ids_of_boots_reboots_others(play, tmp_path):
+    # Stand-in for such a controller: the task asks for a file that is not there.
+    tasks = (ROOT / "playbooks/tasks/reboot_readiness.yml").read_text()
+    assert str(OWN_BOOT) in tasks
+    playbooks = tmp_path / "playbooks"
+    shutil.copytree(ROOT / "playbooks", playbooks)
+    (playbooks / "tasks/reboot_readiness.yml").write_text(tasks.replace(str(OWN_BOOT), str(tmp_path / "absent")))
+    code, output, _ = play({"a": FLAGGED}, "--check", playbook=playbooks / "reboot.yml", groundwork_reboot="auto")
+    assert code == 0, output
+    assert "Would reboot a" in output
+    assert "WARNING" not in output
 
 
 def test_without_a_terminal_nobody_agrees(play, tmp_path):
@@ -227,10 +249,12 @@ def test_a_host_that_wants_no_reboot_any_more_is_left_alone(play, tmp_path):
 
 
 def test_a_host_that_was_flagged_only_after_the_question_is_not_rebooted(play, tmp_path):
-    code, output, log = play({"a": [BACK, {**FLAGGED, "interrupted": True}]}, groundwork_reboot="never", **hooks(tmp_path))
-    assert code == 0, output
-    assert log == ["a reboot_readiness", "a reboot_readiness"]
-    assert "a was not rebooted, since nobody agreed. It still wants a reboot." in output
+    code, output, log = play({"a": [BACK, DRAINED]}, groundwork_reboot="never", **hooks(tmp_path))
+    assert set(log) == {"a reboot_readiness"}
+    told = "a was not rebooted, since nobody agreed. It still wants a reboot. It is still drained by an interrupted run."
+    assert told in output
+    assert code != 0
+    assert STILL_DRAINED in output
 
 
 def test_a_host_that_can_not_be_asked_stops_all(play, tmp_path):
@@ -256,6 +280,50 @@ def test_an_interrupted_reboot_is_finished_without_a_question_whatever_the_mode(
     assert sorted(line for line in log if line.endswith("drain")) == ["auto undrain", "never undrain", "prompt undrain"]
     assert "TASK [Strike the record]" in output
     assert "Not waiting for response" not in output
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("never", "groundwork_reboot is never: packages: linux-image-6.1.0-57-amd64. It is still drained by an interrupted run."),
+        (
+            "prompt",
+            "a was not rebooted, since nobody agreed. It still wants a reboot. It is still drained by an interrupted run.",
+        ),
+    ],
+)
+def test_a_host_that_stays_drained_fails_the_run_at_its_end(play, tmp_path, mode, told):
+    code, output, log = play({"a": DRAINED, "b": BACK}, groundwork_reboot=mode, groundwork_reboot_serial=2, **hooks(tmp_path))
+    assert told in output
+    assert "b undrain" in log
+    assert code != 0
+    alone, output, _ = play({"a": DRAINED}, groundwork_reboot=mode, **hooks(tmp_path))
+    assert alone != 0
+    assert STILL_DRAINED in output
+
+
+def test_a_drained_host_that_is_refused_is_not_called_undrained(play, tmp_path):
+    _, output, _ = play({"a": {**DRAINED, "problems": ["it is broken"]}}, groundwork_reboot="auto", **hooks(tmp_path))
+    assert "It was not rebooted, and is still drained by an interrupted run. Correct first: - it is broken" in output
+    assert "neither drained" not in output
+
+
+def test_a_second_reboot_is_measured_by_what_failed_before_the_first(play, tmp_path):
+    broken = {**DRAINED, "rebooted": True, "boot_id": "second", "failed_units": ["x", "y"], "failed_before": ["y"]}
+    _, _, log = play({"a": broken}, groundwork_reboot="auto", **hooks(tmp_path))
+    assert "a drain" in log
+    [written] = json.loads((tmp_path / "log.write_files").read_text())["files"]
+    assert json.loads(written["content"]) == {"boot_id": "second", "kernel": "6.1.0-57-amd64", "failed_units": ["y"]}
+
+
+def test_check_mode_tells_which_reboot_it_would_finish(play, tmp_path):
+    faults = {**BACK, "boot_faults": ["it runs kernel 1, and 2 was to boot"]}
+    code, output, log = play({"a": BACK, "b": faults, "c": DRAINED}, "--check", groundwork_reboot="never", **hooks(tmp_path))
+    assert code == 0, output
+    assert "Would finish the reboot of a and put it back into service." in output
+    assert "Would leave b drained: it runs kernel 1, and 2 was to boot." in output
+    assert [recap(output, host)["changed"] for host in "abc"] == [1, 0, 0]
+    assert {line.split()[1] for line in log} == {"reboot_readiness"}
 
 
 def test_a_host_that_came_back_otherwise_stays_drained(play, tmp_path):

@@ -13,7 +13,8 @@ BOOT, OTHER_BOOT = "0d1e4f4c-0001-4000-8000-00000000000a", "0d1e4f4c-0002-4000-8
 SOUND = {
     "proc/sys/kernel/random/boot_id": f"{BOOT}\n",
     "proc/sys/kernel/osrelease": "6.1.0-49-amd64\n",
-    "boot/grub/grub.cfg": "menuentry Linux { linux /boot/vmlinuz-6.1.0-57-amd64 ; initrd /boot/initrd.img-6.1.0-57-amd64 }",
+    "boot/grub/grub.cfg": "set timeout=0\n"
+    "menuentry Linux { linux /boot/vmlinuz-6.1.0-57-amd64 ; initrd /boot/initrd.img-6.1.0-57-amd64 }\n",
     "boot/vmlinuz-6.1.0-57-amd64": "kernel",
     "boot/initrd.img-6.1.0-57-amd64": "initramfs",
     "lib/modules/6.1.0-57-amd64/modules.dep": "",
@@ -46,8 +47,9 @@ def programs(monkeypatch):
         return answers[command[1]]
 
     monkeypatch.setattr(AnsibleModule, "run_command", run_command)
-    monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _, name: f"/bin/{name}" if name == "systemctl" else None)
-    answers["called"] = called
+    there = ["systemctl"]
+    monkeypatch.setattr(AnsibleModule, "get_bin_path", lambda _, name: f"/bin/{name}" if name in there else None)
+    answers |= {"called": called, "there": there}
     return answers
 
 
@@ -151,6 +153,28 @@ def test_the_inventory_tells_the_kernel_of_a_host_whose_loader_is_unknown(ask, w
     assert (result["next_kernel"], result["next_from"], result["problems"]) == ("6.1.0-57-amd64", "groundwork_reboot_kernel", [])
 
 
+def test_a_host_whose_boot_waits_for_a_person_is_refused(ask, write):
+    write(FLAG)
+    write("boot/grub/grub.cfg", SOUND["boot/grub/grub.cfg"].replace("timeout=0", "timeout=-1"))
+    assert ask()["problems"][0].startswith("GRUB shows its menu until somebody chooses, since timeout is '-1'; set GRUB_TIMEOUT")
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [
+        ("installed", "dracut --force --kver 6.1.0-57-amd64"),
+        ("not-installed", "update-initramfs -u -k 6.1.0-57-amd64"),
+    ],
+)
+def test_the_remedy_is_a_command_of_what_builds_the_images_here(ask, write, programs, status, remedy):
+    write(FLAG)
+    write("boot/initrd.img-6.1.0-57-amd64", "")
+    # Both are there, as where dracut took over; the package decides.
+    programs["--show"] = (0, status, "")
+    programs["there"] += ["dracut", "update-initramfs"]
+    assert ask()["problems"][0].endswith(f"; run `{remedy}`")
+
+
 def test_failed_units_are_told_by_name(ask, programs):
     programs["list-units"] = (0, "a.service loaded failed failed A long name\nb@1.mount loaded failed failed B\n", "")
     assert ask()["failed_units"] == ["a.service", "b@1.mount"]
@@ -200,6 +224,21 @@ def test_each_way_in_which_a_boot_differs_is_a_fault(tmp_path, record, files, fa
     now = reboot_state.Now(BOOT, "6.1.0-49-amd64", "degraded", ["old.service"])
     [found] = reboot_state.boot_faults(reboot_state.record(tmp_path), now, reboot_state.reasons(tmp_path))
     assert found.startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("record", "failed_before"),
+    [(None, ["new.service", "old.service"]), (recorded(failed_units=["old.service"]), ["old.service"])],
+)
+def test_what_failed_before_the_drain_is_what_the_record_of_an_unfinished_reboot_says(
+    ask, write, programs, record, failed_before
+):
+    """Else a unit that the first reboot broke would count as broken before the second one."""
+    write(FLAG)
+    programs["list-units"] = (0, "new.service loaded failed failed N\nold.service loaded failed failed O\n", "")
+    if record:
+        write(reboot_state.RECORD, record)
+    assert ask()["failed_before"] == failed_before
 
 
 def test_a_boot_that_ended_in_emergency_mode_is_a_fault(ask, write, programs):

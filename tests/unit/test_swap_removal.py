@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
+import ansible.module_utils
 import pytest
 import swap_removal
 
@@ -25,6 +28,9 @@ case $call in
     "systemctl stop "*) grep -v -x -F -e "$last" running > rest; cat rest > running ;;
 esac
 case $call in
+    "swapoff "*) if [ -e during ]; then (cd root && sh ../during) || exit 8; fi ;;
+esac
+case $call in
     "swapoff "*) grep -q -x -F -e "$last" sticky || off ;;
     "swapon "*) on ;;
     "systemctl stop zramswap.service") name=/dev/zram0 off ;;
@@ -34,6 +40,20 @@ case $call in
     "systemctl is-active "*) shift; for unit; do grep -q -x -e "$unit" running && echo active || echo inactive; done ;;
 esac
 """
+
+#: Runs the module in a process of its own, as run_module does in this one.
+RUNNER = """\
+import json, sys
+from pathlib import Path
+import ansible.module_utils
+ansible.module_utils.__path__[:] = json.loads(sys.argv[1])
+from ansible.module_utils.testing import patch_module_args
+import swap_removal
+swap_removal.ROOT = Path(sys.argv[2])
+with patch_module_args(json.loads(sys.argv[3])):
+    swap_removal.main()
+"""
+READ_ONLY = "mount --bind etc etc\nmount -o remount,bind,ro etc\n"
 
 HEAD = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 SWAPFILE = "/swapfile                               file\t\t524288\t\t3072\t\t-2\n"
@@ -119,6 +139,23 @@ class Host:
     def run(self, **options):
         """Run the module."""
         return self._run(swap_removal, **{"backup_dir": "/backup", **options})
+
+    def run_mounted(self, mounts, *, check=False, **options):
+        """Run the module as root of a user namespace, after commands that mount something in the host's root directory."""
+        if subprocess.run(["unshare", "--map-root-user", "--mount", "true"], capture_output=True, check=False).returncode != 0:
+            pytest.skip("this system allows no user namespaces")
+        args = {"backup_dir": "/backup", **options, "_ansible_check_mode": check}
+        runner = [sys.executable, "-c", RUNNER, json.dumps(list(ansible.module_utils.__path__)), str(self.root), json.dumps(args)]
+        done = subprocess.run(
+            ["unshare", "--map-root-user", "--mount", "sh", "-e", "-c", f'{mounts}\nexec "$@"', "sh", *runner],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(Path(swap_removal.__file__).parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
 
     def tree(self):
         """Path -> content or target of everything but backups; the order of swap does not count."""
@@ -327,9 +364,35 @@ def test_the_setting_of_cloud_init_is_kept_as_the_role_wants_it(host):
     ("file", "text", "note"),
     [
         (
-            "var/lib/cloud/instance/user-data.txt",
-            "#cloud-config\nswap:\n  size: 2G\n",
-            "/var/lib/cloud/instance/user-data.txt asks",
+            "var/lib/cloud/instance/cloud-config.txt",
+            "#cloud-config\n\n# from 1 files\n# part-001\n\n---\nswap:\n    filename: /swapfile\n    size: 2147483648\n...\n",
+            "/var/lib/cloud/instance/cloud-config.txt, made of the user data, asks for swap and wins over ",
+        ),
+        (
+            "var/lib/cloud/instance/vendor-cloud-config.txt",
+            "#cloud-config\nswap:\n\n    # half of it\n    size: auto\n",
+            "/var/lib/cloud/instance/vendor-cloud-config.txt, made of the vendor data, asks",
+        ),
+        (
+            "var/lib/cloud/instance/vendor2-cloud-config.txt",
+            '{"ssh": 1, "swap": {"size": "1G"}}',
+            "/var/lib/cloud/instance/vendor2-cloud-config.txt, made of the vendor data, asks",
+        ),
+        (
+            "var/lib/cloud/instance/cloud-config.txt",
+            "mounts:\n-   - /dev/vdb\n    - none\n    - swap\n    - sw\n",
+            "/var/lib/cloud/instance/cloud-config.txt, made of the user data, has swap in its list of mounts: take it out there",
+        ),
+        (
+            "etc/cloud/cloud.cfg.d/10-disk.cfg",
+            'mounts:\n  - [ vdb, none, "swap", sw ]\n',
+            "/etc/cloud/cloud.cfg.d/10-disk.cfg has swap",
+        ),
+        ("etc/cloud/cloud.cfg", "mounts: [[vdb, null,\n  swap]]\n", "/etc/cloud/cloud.cfg has swap in its list of mounts"),
+        (
+            "etc/fstab",
+            "/dev/xvdb\tnone\tswap\tsw,comment=cloudconfig\t0\t0\n",
+            "cloud-init wrote line 1 of /etc/fstab, with a device that its cloud has for swap: put `mounts: [[swap]]` into",
         ),
         (
             "etc/cloud/cloud.cfg.d/99-installer.cfg",
@@ -349,8 +412,12 @@ def test_a_setting_that_wins_over_the_role_is_named_on_each_run(host, file, text
 def test_settings_that_do_not_ask_for_swap_are_not_named(host):
     host.write(
         {
-            "var/lib/cloud/instance/user-data.txt": "#cloud-config\n# swap: none\nmounts: []\n",
+            "var/lib/cloud/instance/cloud-config.txt": "#cloud-config\n# swap: none\nmounts:\n-   - swap\n    - null\n",
+            "var/lib/cloud/instance/vendor-cloud-config.txt": "swap:\n    filename: /swap.img\n    size: 0\npackages:\n- swap\n",
+            "etc/cloud/cloud.cfg": "mounts: [[swap, null], [vdb, /mnt, auto, 'defaults']] # no swap\nruncmd: [a, swap, b]\n",
             "etc/cloud/cloud.cfg.d/00-swap.cfg": "swap: {size: 1G}\n",
+            "etc/cloud/cloud.cfg.d/99-later.cfg": "swap: {maxsize: 4G, 'size': '0M'}\n",
+            "etc/fstab": "/swap.img none swap sw,comment=cloudconfig 0 0\n/dev/vdb none swap sw 0 0\n",
             "etc/waagent.conf": "ResourceDisk.EnableSwap=n\n",
         }
     )
@@ -481,16 +548,42 @@ def test_a_service_that_ran_behind_a_mask_is_not_started_again_since_it_could_no
     assert message == "`swapoff /swapfile` failed: made-up reason. The steps before it were undone, so the host is as it was."
 
 
-def test_a_host_whose_fstab_can_not_be_written_is_left_as_it_was(host, monkeypatch):
+@pytest.mark.parametrize("check", [True, False])
+def test_a_host_whose_etc_is_read_only_is_refused_before_swap_is_turned_off(host, check):
     host.everything()
     before = host.tree()
+    etc = host.root / "etc"
+    assert host.run_mounted(READ_ONLY, check=check)["msg"] == (
+        f"Nothing was changed. Correct first: {etc}, {etc}/fstab, {etc}/systemd/system, {etc}/cloud/cloud.cfg.d can't be "
+        f"written; mount the file system read-write, or look for i in `lsattr -d`."
+    )
+    assert host.tree() == before
+    assert host.calls() == ["systemctl is-active zramswap.service dphys-swapfile.service"]
 
-    def refuse(*_):
-        raise OSError(30, "Read-only file system", "/etc/fstab")
 
-    monkeypatch.setattr(swap_removal.fstab, "write", refuse)
-    message = host.run()["msg"]
-    assert message.startswith("[Errno 30] Read-only file system: '/etc/fstab'. The steps before it were undone")
+def test_a_read_only_etc_is_no_fault_where_nothing_is_to_be_written(host):
+    host.run()
+    assert host.run_mounted(READ_ONLY)["changed"] is False
+
+
+def test_an_etc_that_becomes_read_only_during_the_run_is_as_it_was_afterwards(host):
+    """As a file system with errors=remount-ro does."""
+    host.everything()
+    host.write({CLOUD: "swap: {size: 1G}\n", "etc/fstab": f"# swap_removal: /old none swap\n{FSTAB}"})
+    (host.folder / "during").write_text(READ_ONLY)
+    before = host.tree()
+    message = host.run_mounted("")["msg"]
+    assert "Read-only file system: " in message
+    assert message.endswith(". The steps before it were undone, so the host is as it was.")
+    assert host.tree() == before
+
+
+def test_lines_that_an_earlier_run_took_out_of_use_stay_so_when_a_step_fails(host):
+    host.everything()
+    host.write({"etc/fstab": f"# swap_removal: /old none swap\n{FSTAB}/a[.*]^$\\040b none swap\n"})
+    (host.folder / "failing").write_text("systemctl daemon-reload\n")
+    before = host.tree()
+    assert "Not all steps" in host.run()["msg"]
     assert host.tree() == before
 
 
@@ -524,10 +617,44 @@ def test_without_room_for_the_backup_nothing_is_changed(host):
     assert host.calls() == ["systemctl is-active zramswap.service dphys-swapfile.service"]
 
 
-def test_swap_that_is_on_again_at_the_end_is_a_failure(host):
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        pytest.param("mount -t tmpfs -o size=64k tmpfs backup", "[Errno 28] No space left on device", id="another file system"),
+        pytest.param("ulimit -f 100", "[Errno 27] File too large", id="the same"),
+    ],
+)
+def test_without_room_for_what_is_displaced_nothing_is_changed_and_no_half_backup_stays(host, limit, reason):
+    host.everything()
+    host.write({f"{ETC}/data-swap.img.swap": f"{OWN_UNIT}# {'x' * 200_000}\n"})
+    (host.root / "backup").mkdir()
+    before = host.tree()
+    result = host.run_mounted(limit)
+    assert result["msg"].startswith(f"Nothing was changed, since no backup could be made: {reason}")
+    assert host.tree() == before
+    assert host.calls() == ["systemctl is-active zramswap.service dphys-swapfile.service"]
+    assert list((host.root / "backup").iterdir()) == []
+
+
+def test_a_displaced_link_is_kept_as_a_link(host):
+    (host.root / ETC).mkdir(parents=True)
+    host.write({f"{LIB}/a.swap": "[Swap]\n"})
+    (host.root / f"{ETC}/a.swap").symlink_to("../../../usr/lib/systemd/system/a.swap")
+    before = host.tree()
+    result = host.run()
+    assert str((Path(result["backup"]) / "a.swap").readlink()) == "../../../usr/lib/systemd/system/a.swap"
+    assert restore(result).returncode == 0
+    assert host.tree() == before
+
+
+def test_swap_that_is_on_again_at_the_end_is_a_failure_that_tells_what_was_done(host):
     host.swaps(SWAPFILE)
     (host.folder / "sticky").write_text("/swapfile\n")
-    assert host.run()["msg"].startswith("Something turned swap on again during the run: /swapfile. Find out what, and repeat.")
+    result = host.run()
+    assert result["msg"].startswith("Something turned swap on again during the run: /swapfile. Find out what, and repeat.")
+    assert result["actions"] == ["turn off /swapfile (512 MiB, 3 MiB in use)", MASK_TARGET, RELOAD]
+    assert (Path(result["backup"]) / "restore.sh").exists()
+    assert result["changed"]
 
 
 # Without deactivation
@@ -577,6 +704,20 @@ def test_files_out_of_use_are_deleted_on_request(host):
     assert result["actions"][-4:] == [f"{action} (1 MiB)" for action in deleted]
     assert files_left(host) == ["other"]
     assert not host.run(delete_files=True)["changed"]
+
+
+def test_a_file_that_can_not_be_deleted_is_named_and_the_others_go(host):
+    for name in ("a", "b"):
+        swap_file(host, f"files/{name}")
+    host.write({"etc/fstab": "/files/a none swap\n/files/b none swap\n"})
+    result = host.run_mounted("mount --bind files/a files/a", delete_files=True)
+    assert result["msg"] == (
+        "All was done, but files that are out of use could not be deleted: /files/a: Device or resource busy."
+    )
+    assert result["actions"][-2:] == ["delete /files/a (1 MiB)", "delete /files/b (1 MiB)"]
+    assert (Path(result["backup"]) / "restore.sh").exists()
+    assert files_left(host) == ["a"]
+    assert host.run(delete_files=True)["actions"] == ["delete /files/a (1 MiB)"]
 
 
 def test_only_regular_files_with_the_signature_of_swap_are_deleted(host):

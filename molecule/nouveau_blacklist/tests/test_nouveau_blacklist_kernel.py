@@ -14,3 +14,8 @@ def test_nouveau_is_there_and_would_load_without_the_role(host):
 
 def test_the_host_came_up_whole(host):
     assert host.check_output("systemctl list-units --failed --plain --no-legend") == ""
+
+
+def test_the_flag_of_a_wanted_reboot_is_gone_after_it(host):
+    assert not host.file("/run/reboot-required").exists
+    assert not host.file("/run/groundwork/reboot-required.d/nouveau_blacklist").exists
