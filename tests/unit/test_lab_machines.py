@@ -101,7 +101,9 @@ def test_a_process_is_a_machine_only_by_its_name(cache):
     (cache / "vm/node-1").mkdir()
     pid = cache / "vm/node-1/pid"
     assert lab.process_of("node-1") is None
-    with subprocess.Popen([sys.executable, "-c", "input()", "-name", "node-1"], stdin=subprocess.PIPE) as process:
+    argv = [sys.executable, "-c", "print('up', flush=True); input()", "-name", "node-1"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()  # until then it may have no command line yet
         pid.write_text(f"{process.pid}\n")
         assert lab.process_of("node-1") == process.pid
         (cache / "vm/node-2").mkdir()
