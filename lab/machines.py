@@ -114,7 +114,7 @@ SSH_FAILED = 255  # the exit code of ssh's own failures; others are the command'
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, so that machines that start together build an image once."""
+    """Hold a lock file, so that machines that start together do once what they share."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -180,14 +180,14 @@ def ssh(name: str, command: str, wait: float = 60) -> str:
 def grub_disk() -> Path:
     """Return a disk of one sector and GRUB, which boots what the other disk's grub.cfg says."""
     disk = IMAGES / f"grub-{digest(GRUB_EARLY, *GRUB_MODULES)}.img"
-    if not disk.exists():
-        early, core = disk.with_suffix(".cfg"), disk.with_suffix(".core")
-        early.write_text(GRUB_EARLY)
-        run("grub-mkimage", "--format=i386-pc", "--prefix=/boot/grub", f"--config={early}", f"--output={core}", *GRUB_MODULES)
-        boot = Path("/usr/lib/grub/i386-pc/boot.img").read_bytes() + core.read_bytes()
-        part = disk.with_suffix(".part")
-        part.write_bytes(boot.ljust(1024**2, b"\0"))
-        part.rename(disk)
+    with locked(IMAGES / "grub.lock"):
+        if not disk.exists():
+            early, core, part = (disk.with_suffix(suffix) for suffix in (".cfg", ".core", ".part"))
+            early.write_text(GRUB_EARLY)
+            run("grub-mkimage", "--format=i386-pc", "--prefix=/boot/grub", f"--config={early}", f"--output={core}", *GRUB_MODULES)
+            boot = Path("/usr/lib/grub/i386-pc/boot.img").read_bytes() + core.read_bytes()
+            part.write_bytes(boot.ljust(1024**2, b"\0"))
+            part.rename(disk)
     return disk
 
 
@@ -452,7 +452,8 @@ def main() -> int:
         if arguments.command in ("reboot", "stop"):
             (reboot if arguments.command == "reboot" else stop)(arguments.name)
             return 0
-        install_packages(PROGRAMS)
+        with locked(MACHINES / "lock"):  # machines that start together would fight for dpkg's lock
+            install_packages(PROGRAMS)
         if arguments.command == "start":
             start(arguments.name, arguments.release)
         else:
