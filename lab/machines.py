@@ -34,6 +34,8 @@ MACHINES = CACHE / "vm"
 IMAGES = CACHE / "images"
 SSH_CONFIG = MACHINES / "ssh_config"
 
+BOOT_SECTOR = Path("/usr/lib/grub/i386-pc/boot.img")
+
 # program that proves it is there -> package that brings it (the same names on Debian and Ubuntu)
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -42,7 +44,7 @@ PROGRAMS = {
     "mkfs.ext4": "e2fsprogs",
     "sfdisk": "fdisk",
     "grub-mkimage": "grub-common",
-    "/usr/lib/grub/i386-pc/boot.img": "grub-pc-bin",
+    str(BOOT_SECTOR): "grub-pc-bin",
     "ssh": "openssh-client",
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
 }
@@ -185,7 +187,7 @@ def grub_disk() -> Path:
             early, core, part = (disk.with_suffix(suffix) for suffix in (".cfg", ".core", ".part"))
             early.write_text(GRUB_EARLY)
             run("grub-mkimage", "--format=i386-pc", "--prefix=/boot/grub", f"--config={early}", f"--output={core}", *GRUB_MODULES)
-            boot = Path("/usr/lib/grub/i386-pc/boot.img").read_bytes() + core.read_bytes()
+            boot = BOOT_SECTOR.read_bytes() + core.read_bytes()
             part.write_bytes(boot.ljust(1024**2, b"\0"))
             part.rename(disk)
     return disk

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,24 @@ def test_a_process_is_a_machine_only_by_its_name(cache):
         lab.stop("node-1")
         assert process.wait(timeout=5) == -9
     assert not (cache / "vm/node-1").exists()
+
+
+def test_machines_that_start_together_make_the_boot_disk_once(cache, monkeypatch):
+    calls = []
+
+    def mkimage(*argv):
+        calls.append(argv[0])
+        time.sleep(0.2)
+        output = next(word for word in argv if word.startswith("--output="))
+        Path(output.removeprefix("--output=")).write_bytes(b"core")
+
+    monkeypatch.setattr(lab, "run", mkimage)
+    monkeypatch.setattr(lab, "BOOT_SECTOR", cache / "boot.img")
+    (cache / "boot.img").write_bytes(b"boot")
+    with ThreadPoolExecutor() as pool:
+        disks = [future.result() for future in [pool.submit(lab.grub_disk) for _ in range(3)]]
+    assert calls == ["grub-mkimage"]
+    assert {disk.read_bytes()[:8] for disk in disks} == {b"bootcore"}
 
 
 def test_a_running_machine_of_another_release_is_not_taken_for_the_wanted_one(cache, monkeypatch):
