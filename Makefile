@@ -26,10 +26,9 @@ lab-hosts: .venv/.complete ## Make the lab hosts only, with nothing on them
 	@$(BIN)/python lab/prepare.py prepare
 	@$(WITH_PODMAN) ansible-playbook -i inventories/lab lab/create.yml
 
-lab-down: .venv/.complete ## Remove the lab: containers, network, images, virtual machines
+lab-down: .venv/.complete ## Remove the lab: containers, network, images
 	@if command -v podman >/dev/null; then $(WITH_PODMAN) ansible-playbook -i inventories/lab lab/destroy.yml; fi
 	@$(BIN)/python lab/prepare.py remove
-	@$(BIN)/python lab/machines.py remove
 
 test: lint unit molecule ## Prove the project: lint, unit tests, every Molecule scenario
 
