@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import hashlib
 import os
 import platform
 import re
@@ -28,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from prepare import CACHE, RELEASES, LabError, debian_sources, install_packages, run, say
+from prepare import CACHE, IMAGE_EXCLUDES, RELEASES, LabError, bootstrap, debian_sources, digest, install_packages, run, say
 
 MACHINES = CACHE / "vm"
 IMAGES = CACHE / "images"
@@ -54,7 +53,6 @@ IMAGE_PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "udev", "python3", "python3-apt", "sudo", "ca-certificates", "iproute2", "procps",
     "kmod", "apt-utils", "openssh-server", "linux-image-amd64", "initramfs-tools", "zstd", "grub2-common", "fdisk", "e2fsprogs",
 )  # fmt: skip
-IMAGE_EXCLUDES = ("/usr/share/doc/*", "/usr/share/man/*/*", "/usr/share/locale/*", "/usr/share/info/*")
 # What nothing in a test needs and an emulated processor would be busy with.
 IMAGE_MASKED = (
     "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
@@ -193,11 +191,6 @@ def grub_disk() -> Path:
     return disk
 
 
-def digest(*parts: str) -> str:
-    """Return twelve digits that change with any of the parts."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
-
-
 def accelerator() -> str:
     """Tell whether QEMU can use this machine's virtualization (kvm) or must emulate (tcg).
 
@@ -296,12 +289,11 @@ def process_of(name: str) -> int | None:
 
 def make_tree(release: str, tree: Path, keys: tuple[Path, Path]) -> None:
     """Install Debian into a directory."""
-    options = [f"--dpkgopt=path-exclude={pattern}" for pattern in IMAGE_EXCLUDES]
+    options = []
     for path, content in INITRAMFS_FILES.items():  # before the kernel comes and makes its initramfs
         lines = " ".join(shlex.quote(line) for line in content.splitlines())
         options.append(f'--essential-hook=mkdir -p "$1{Path(path).parent}"; printf "%s\\n" {lines} > "$1{path}"')
-    run("mmdebstrap", "--quiet", "--variant=minbase", "--skip=cleanup/apt/lists", *options,
-        f"--include={','.join(IMAGE_PACKAGES)}", release, str(tree), *debian_sources(release))  # fmt: skip
+    bootstrap(release, tree, IMAGE_PACKAGES, *options)
     files = {**IMAGE_FILES, "/etc/fstab": f"LABEL={LABEL} / ext4 errors=remount-ro 0 1\n", "/boot/grub/grub.cfg": GRUB_FIRST}
     for path, content in files.items():
         target = tree / path.lstrip("/")

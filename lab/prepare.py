@@ -150,10 +150,23 @@ def debian_sources(release: str) -> tuple[str, ...]:
     return tuple(f"deb {mirrors[label]} {suite} main" for label in mirrors for suite in wanted[label])
 
 
+def digest(*parts: str) -> str:
+    """Return twelve digits that change with any of the parts."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def bootstrap(release: str, target: Path, packages: tuple[str, ...], *options: str) -> None:
+    """Install a Debian release, without its documentation, into an archive or a directory."""
+    excluded = [f"--dpkgopt=path-exclude={pattern}" for pattern in IMAGE_EXCLUDES]
+    # The package lists stay in: roles find them as on a real host, and scenarios save an apt-get update each.
+    run("mmdebstrap", "--quiet", "--variant=minbase", "--skip=cleanup/apt/lists", *excluded, *options,
+        f"--include={','.join(packages)}", release, str(target), *debian_sources(release))  # fmt: skip
+
+
 def image_tag(release: str) -> str:
     """Return a tag that changes with everything the image is made from."""
-    recipe = "\n".join((release, *IMAGE_PACKAGES, *IMAGE_EXCLUDES, *IMAGE_MASKED, *debian_sources(release)))
-    return f"{release}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    recipe = (release, *IMAGE_PACKAGES, *IMAGE_EXCLUDES, *IMAGE_MASKED, *debian_sources(release))
+    return f"{release}-{digest(*recipe)}"
 
 
 def build_image(release: str) -> None:
@@ -165,11 +178,8 @@ def build_image(release: str) -> None:
             say(f"building the lab image {release} from Debian packages (about half a minute)")
             archive.parent.mkdir(parents=True, exist_ok=True)
             part = archive.with_suffix(".part.tar")
-            options = [f"--dpkgopt=path-exclude={pattern}" for pattern in IMAGE_EXCLUDES]
-            options += [f'--customize-hook=ln -s /dev/null "$1/etc/systemd/system/{unit}"' for unit in IMAGE_MASKED]
-            # The package lists stay in: roles find them as on a real host, and scenarios save an apt-get update each.
-            run("mmdebstrap", "--quiet", "--variant=minbase", "--skip=cleanup/apt/lists", *options,
-                f"--include={','.join(IMAGE_PACKAGES)}", release, str(part), *debian_sources(release))  # fmt: skip
+            options = [f'--customize-hook=ln -s /dev/null "$1/etc/systemd/system/{unit}"' for unit in IMAGE_MASKED]
+            bootstrap(release, part, IMAGE_PACKAGES, *options)
             part.rename(archive)
         run("podman", "import", "--quiet", str(archive), f"{IMAGE}:{tag}")
     run("podman", "tag", f"{IMAGE}:{tag}", f"{IMAGE}:{release}")
