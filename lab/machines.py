@@ -52,7 +52,11 @@ PROGRAMS = {
 IMAGE_PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "udev", "python3", "python3-apt", "sudo", "ca-certificates", "iproute2", "procps",
     "kmod", "apt-utils", "openssh-server", "linux-image-amd64", "initramfs-tools", "zstd", "grub2-common", "fdisk", "e2fsprogs",
+    # For the scenario swap_removal, which unmasks them: to install them takes an emulated processor more than a minute.
+    "zram-tools", "systemd-zram-generator", "dphys-swapfile",
 )  # fmt: skip
+SWAP_UNITS = ("zramswap.service", "dphys-swapfile.service")
+SWAP_GENERATOR = "/etc/systemd/system-generators/zram-generator"
 # What nothing in a test needs and an emulated processor would be busy with.
 IMAGE_MASKED = (
     "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
@@ -300,8 +304,10 @@ def make_tree(release: str, tree: Path, keys: tuple[Path, Path]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         target.write_text(content)
-    for unit in IMAGE_MASKED:
-        (tree / "etc/systemd/system" / unit).symlink_to("/dev/null")
+    for path in (*(f"/etc/systemd/system/{unit}" for unit in (*IMAGE_MASKED, *SWAP_UNITS)), SWAP_GENERATOR):
+        link = tree / path.lstrip("/")
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to("/dev/null")
     run("chroot", str(tree), "systemctl", "--quiet", "enable", "lab-network.service")
     for key in (tree / "etc/ssh").glob("ssh_host_*"):
         key.unlink()
