@@ -1,0 +1,306 @@
+#!/usr/bin/python
+"""Ansible module: bring the NVIDIA driver of a host to one set of packages and modules, or back to the set before."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils import apt_packages, driver_plan, driver_record, driver_store, driver_transaction, host_inventory
+from ansible.module_utils.apt_packages import AptError, Package
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.driver_host import DriverError, Host
+from ansible.module_utils.driver_plan import Wish
+from ansible.module_utils.driver_record import DamagedRecordError, DriverSet, Record
+
+DOCUMENTATION = r"""
+module: nvidia_driver
+short_description: Exchange the NVIDIA driver of a host as one transaction with a way back
+description:
+  - Brings the packages of the driver, their holds, apt's pins and the kernel modules to one set, all of it or nothing.
+  - The modules are built by DKMS beside the system before any package is touched, for each kernel that may boot. A driver that
+    does not build is refused while the old one is whole.
+  - Keeps the packages and modules of the set in use and of the one before it in C(/var/lib/groundwork/nvidia_driver), so that
+    O(state=previous) needs neither network nor compiler.
+  - A change that fails is undone at once. One that was interrupted is undone at the beginning of the next run.
+  - Neither loads nor unloads modules; C(reboot_reason) of the result says if the loaded one is another.
+  - Writes what apt, dpkg and DKMS print to C(/var/log/groundwork/nvidia_driver.log), as it happens.
+options:
+  state:
+    description: C(present) installs the wished set, C(absent) removes the driver, C(previous) goes back to the set before.
+    type: str
+    choices: [present, absent, previous]
+    default: present
+  version:
+    description: NVIDIA's version of the set, such as 535.309.01.
+    type: str
+    default: ""
+  packages:
+    description: Packages to ask apt for; what they depend on comes along.
+    type: list
+    elements: str
+    default: []
+  pins:
+    description: Pins that keep the set together, in the words of apt_preferences(5).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      package: {description: "Name, glob, or C(src:) and the name of a source package.", type: str, required: true}
+      version: {description: Version or glob., type: str, required: true}
+  owned:
+    description: Regular expressions of the names of all packages that belong to a driver. No other package is removed.
+    type: list
+    elements: str
+    required: true
+  modules:
+    description: Names of the main module's file, such as nvidia-current.
+    type: list
+    elements: str
+    default: []
+  require_way_back:
+    description: Whether to refuse a change if a package of the driver in use can't be had any more, and so could not be put back.
+    type: bool
+    default: true
+  retry:
+    description: Whether to install a version that somebody has gone back from with O(state=previous).
+    type: bool
+    default: false
+  lock_timeout:
+    description: Seconds to wait for another package manager.
+    type: int
+    default: 60
+author: Groundwork maintainers
+attributes:
+  check_mode:
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Install a driver
+  nvidia_driver:
+    version: 535.309.01
+    packages: [nvidia-kernel-dkms, nvidia-smi, libcuda1]
+    pins:
+      - {package: "src:nvidia-graphics-drivers", version: 535.309.01-*}
+    owned: ["nvidia-.*", "libnvidia-.*", "libcuda1", "firmware-nvidia-gsp"]
+    modules: [nvidia-current]
+
+- name: Go back
+  nvidia_driver:
+    state: previous
+    owned: ["nvidia-.*", "libnvidia-.*", "libcuda1", "firmware-nvidia-gsp"]
+"""
+
+RETURN = r"""
+before: {description: Version of the driver before., returned: success, type: str}
+after: {description: Version of the driver after., returned: success, type: str}
+packages:
+  description: What changed, or would, by package.
+  returned: success
+  type: dict
+undone: {description: Whether an interrupted change was undone first., returned: success, type: bool}
+previous: {description: Version that C(state=previous) would bring back; null if there is none., returned: success, type: str}
+no_way_back:
+  description: Packages of the set in use whose files can't be had, so that a later change could not come back to it.
+  returned: success
+  type: list
+  elements: str
+reboot_reason:
+  description: Why the host must be rebooted before the installed driver is the loaded one; empty if it is, or none is loaded.
+  returned: success
+  type: str
+seconds: {description: How long each step took., returned: success, type: dict}
+"""
+
+ROOT = Path("/")
+LOG = "var/log/groundwork/nvidia_driver.log"
+ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
+QUIET = ("dpkg-query", "modinfo", "dpkg-deb", "apt-cache")
+
+
+def make_host(module: AnsibleModule) -> Host:
+    """Return the host, whose programs are run with their output in the log."""
+    log_file = ROOT / LOG
+
+    def log(text: str) -> None:
+        if not module.check_mode:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
+            with log_file.open("a") as file:
+                file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text.rstrip()}\n")
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        program = module.get_bin_path(argv[0])
+        if program is None:
+            return 127, "", f"E: {argv[0]} is not installed"
+        if argv[0] not in QUIET:
+            log(f"$ {' '.join(argv)}")
+        code, out, err = module.run_command([program, *argv[1:]], environ_update=ENVIRONMENT, errors="surrogate_then_replace")
+        if argv[0] not in QUIET:
+            log(f"{out}{err}[{code}]")
+        return code, out, err
+
+    kernels = host_inventory.kernel(ROOT)["may_boot"]
+    return Host(ROOT, run, kernels, module.params["lock_timeout"], log)
+
+
+def undo_interrupted(module: AnsibleModule, host: Host, record: Record) -> bool:
+    """Undo what an earlier run left half-way; tell whether there was something."""
+    if record.transaction is None:
+        return False
+    if not module.check_mode:
+        driver_store.wait_for_lock(host)
+        before = record.transaction["before"]
+        if left := driver_transaction.undo(host, record):
+            raise DriverError(
+                f"an earlier change of the driver was interrupted, and {before} can't be put back: {'; '.join(left)}. Remedy: "
+                f"remove the cause (`dpkg --audit` and /{LOG} tell more), and run this again"
+            )
+    return True
+
+
+def goal_of(module: AnsibleModule, host: Host, record: Record, packages: dict[str, Package], wish: Wish) -> DriverSet:
+    """Return the set to bring the host to."""
+    if module.params["state"] == "previous":
+        if record.previous is None:
+            raise DriverError(
+                "there is no driver to go back to: the record (/var/lib/groundwork/driver.json) has none before the one in use"
+            )
+        return record.previous
+    if module.params["state"] == "absent":
+        changes = driver_plan.plan_removal(host, wish, packages)
+        config: dict[str, str | None] = {driver_plan.PREFERENCES: None, driver_plan.UNATTENDED: None}
+        return DriverSet(packages={name: change.after for name, change in changes.items()}, config=config)
+    return driver_plan.new_set(wish, driver_plan.plan(host, wish, packages))
+
+
+def moved(before: DriverSet, after: DriverSet) -> dict[str, dict[str, str | None]]:
+    """Return what changes between two sets, by package."""
+    names = sorted(before.packages.keys() | after.packages.keys())
+    pairs = {name: {"before": before.packages.get(name), "after": after.packages.get(name)} for name in names}
+    return {name: pair for name, pair in pairs.items() if pair["before"] != pair["after"]}
+
+
+def differences(before: DriverSet, after: DriverSet) -> list[dict[str, str]]:
+    """Return the diff of a change: packages with their holds, and apt's files."""
+
+    def text(part: DriverSet) -> str:
+        holds = set(part.holds)
+        return "".join(
+            f"{name} {version}{' held' * (name in holds)}\n" for name, version in sorted(part.packages.items()) if version
+        )
+
+    def entry(path: str, old: str | None, new: str | None) -> dict[str, str]:
+        return {"before_header": path, "after_header": path, "before": old or "", "after": new or ""}
+
+    paths = [path for path in after.config if before.config.get(path) != after.config[path]]
+    return [
+        entry("packages", text(before), text(after)),
+        *(entry(path, before.config.get(path), after.config[path]) for path in paths),
+    ]
+
+
+def change(module: AnsibleModule, host: Host, record: Record, wish: Wish) -> dict[str, Any]:
+    """Compare, prepare, exchange; return the result."""
+    undone = undo_interrupted(module, host, record)
+    if undone and module.check_mode and record.transaction:
+        # What apt would do then can't be asked while packages are half-way.
+        before, after = record.transaction["after"], record.transaction["before"]
+        return {
+            "changed": True, "undone": True, "before": before.version, "after": after.version,
+            "packages": moved(before, after), "diff": differences(before, after),
+        }  # fmt: skip
+    packages = apt_packages.installed(host.run)
+    if broken := apt_packages.unfinished(packages):
+        raise DriverError(
+            f"dpkg has left packages half-way: {', '.join(broken)}. Nothing was changed. Remedy: `dpkg --configure -a`, and "
+            f"`apt-get --fix-broken install` if that is not enough"
+        )
+    current, state = record.current, module.params["state"]
+    settled = current and state != "previous" and current.wish == (vars(wish) if state == "present" else {})
+    if current and settled and not driver_plan.faults(host, current, packages):
+        return {"changed": undone, "undone": undone, "before": current.version, "after": current.version, "packages": {}}
+    rejected = record.rejected if state == "present" and not module.params["retry"] else None
+    if rejected and rejected["version"] == wish.version:
+        raise DriverError(
+            f"driver {wish.version} was rolled back on this host ({rejected['since']}), and driver "
+            f"{current.version if current else 'none'} is in use. Nothing was changed. Remedy: let the inventory ask for the "
+            f"driver in use, or set nvidia_driver_retry: true to try {wish.version} again"
+        )
+    after = goal_of(module, host, record, packages, wish)
+    before = driver_plan.present_set(host, after, wish, packages, current)
+    result = {"undone": undone, "before": before.version, "after": after.version, "packages": moved(before, after)}
+    if not module.check_mode:
+        result["no_way_back"] = prepare_and_exchange(module, host, record, before, after)
+    return {**result, "changed": True, "diff": differences(before, after)}
+
+
+def prepare_and_exchange(module: AnsibleModule, host: Host, record: Record, before: DriverSet, after: DriverSet) -> list[str]:
+    """Do what can fail without harm, then exchange the sets; return the packages for which there is no way back."""
+    moving = moved(before, after).keys()
+    driver_store.wait_for_lock(host)
+    with host.step("fetch packages"):
+        lost = driver_store.fetch(host, before, required=())
+        if module.params["require_way_back"] and (gone := sorted(moving & set(lost))):
+            raise DriverError(
+                f"the files of {', '.join(gone)} in the installed version can't be had any more, so there would be no way back. "
+                f"Nothing was changed. Remedy: put them into /{driver_record.STORE}/debs, or set "
+                f"nvidia_driver_require_way_back: false"
+            )
+        missing: list[str] = driver_store.fetch(host, after, required=moving)
+    driver_store.require_space(host, after, apt_packages.installed(host.run))
+    with host.step("build modules"):
+        driver_store.build_modules(host, after)
+    with host.step("exchange"):
+        driver_transaction.exchange(host, record, before, after, back=module.params["state"] == "previous")
+    driver_store.prune(host, record)
+    return missing
+
+
+def reboot_reason(record: Record) -> str:
+    """Say why the loaded module is not that of the set in use."""
+    loaded = host_inventory.read_text(ROOT / "sys/module/nvidia/version")
+    wanted = record.current.version if record.current else ""
+    if not loaded or not record.current or loaded == wanted:
+        return ""
+    return f"driver {loaded} stays loaded until the next boot, {wanted or 'none'} is installed"
+
+
+def main() -> None:
+    """Bring the driver to the wished set."""
+    pin = {"package": {"type": "str", "required": True}, "version": {"type": "str", "required": True}}
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent", "previous"], "default": "present"},
+            "version": {"type": "str", "default": ""},
+            "packages": {"type": "list", "elements": "str", "default": []},
+            "pins": {"type": "list", "elements": "dict", "default": [], "options": pin},
+            "owned": {"type": "list", "elements": "str", "required": True},
+            "modules": {"type": "list", "elements": "str", "default": []},
+            "require_way_back": {"type": "bool", "default": True},
+            "retry": {"type": "bool", "default": False},
+            "lock_timeout": {"type": "int", "default": 60},
+        },
+        required_if=[("state", "present", ["version", "packages"])],
+        supports_check_mode=True,
+    )
+    os.umask(0o022)
+    host = make_host(module)
+    wish = Wish(**{key: module.params[key] for key in ("packages", "pins", "owned", "version", "modules")})
+    try:
+        record = driver_record.read(ROOT)
+        result = change(module, host, record, wish)
+    except (DriverError, DamagedRecordError) as error:
+        module.fail_json(msg=str(error), seconds=host.seconds)
+    except AptError as error:
+        module.fail_json(msg=f"{error}. Nothing was changed.", seconds=host.seconds)
+    previous = record.previous.version if record.previous else None
+    module.exit_json(
+        **{"no_way_back": [], **result}, previous=previous, reboot_reason=reboot_reason(record), seconds=host.seconds
+    )
+
+
+if __name__ == "__main__":
+    main()
