@@ -7,7 +7,7 @@ export GROUNDWORK_CACHE := $(CACHE)
 BIN := .venv/bin
 WITH_PODMAN = env $$([ -f $(CACHE)/containers.conf ] && echo CONTAINERS_CONF=$(CACHE)/containers.conf) PATH=$(CURDIR)/$(BIN):$$PATH
 PYTHON_FILES = lab library module_utils filter_plugins tools roles molecule tests
-TYPED = lab module_utils filter_plugins library tools $(wildcard roles/*/files)
+TYPED = lab module_utils filter_plugins library tools tests/standins tests/gpu $(sort $(dir $(wildcard roles/*/files/*.py)))
 
 .DEFAULT_GOAL := help
 .PHONY: venv help lab lab-hosts lab-down test lint unit molecule docs lock clean acceptance
@@ -38,7 +38,7 @@ lint: .venv/.complete ## Check style and types
 	$(BIN)/ruff check $(PYTHON_FILES)
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/mypy $(TYPED)
-	$(BIN)/shellcheck .ci/run $(wildcard tools/*.sh)
+	$(BIN)/shellcheck .ci/run $(wildcard tools/*.sh tests/gpu/*.sh)
 
 unit: .venv/.complete ## Run the unit tests (seconds, no root)
 	PATH=$(CURDIR)/$(BIN):$$PATH pytest

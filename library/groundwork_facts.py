@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from pathlib import Path
-from typing import Any
 
-from ansible.module_utils import host_inventory, nvidia_state, pci, reachability
+from ansible.module_utils import host_facts, reachability
 from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 module: groundwork_facts
 short_description: Gather the facts that decide what a GPU host needs
 description:
-  - Reads GPUs, driver, kernel, memory, disk, distribution and clock of a host in one call and changes nothing.
+  - Reads GPUs, driver, kernel, compilers, memory, disk, distribution and clock of a host in one call and changes nothing.
   - Needs Python's standard library only; lspci is not used, and nvidia-smi runs only with a loaded NVIDIA driver.
-  - Works without privileges, save for the switches of NVLink 5 and for the container manager of a few containers.
+  - Works without privileges, save for the switches of NVLink 5, for the container manager of a few containers, and for whether
+    the firmware trusts the key of DKMS.
 options:
   reachable:
     description: TCP endpoints, host:port or [IPv6]:port, to connect to from the host, all at once.
@@ -109,6 +107,45 @@ ansible_facts:
             running: {type: str, description: Release of the running kernel}
             installed: {type: list, elements: str, description: Releases with modules and a /boot/vmlinuz}
             headers: {type: list, elements: str, description: Releases whose headers are installed}
+            may_boot: {type: list, elements: str, description: The installed ones and the running one if it has modules}
+            compilers:
+              description: Major version of the gcc that built each release that runs or may boot; null if it can't be told.
+              type: dict
+              sample: {6.8.0-90-generic: 13}
+        compilers:
+          description: Major versions of the installed gcc programs; C(gcc) is the default one and null if there is none.
+          type: dict
+          sample: {gcc: 12, gcc-12: 12}
+        module_key:
+          description: The key that DKMS signs modules with, for Secure Boot.
+          type: dict
+          contains:
+            path: {type: str, description: Its certificate or null, sample: /var/lib/dkms/mok.pub}
+            enrolled: {type: bool, description: Whether the firmware trusts it; null if that can't be told}
+        driver_packages:
+          description: Packages of the NVIDIA driver whose files are on the host, by name.
+          type: list
+          elements: dict
+          contains:
+            name: {type: str, description: Name of the binary package, sample: libnvidia-ml1}
+            version: {type: str, description: Version of the package, sample: 535.261.03-1}
+            source: {type: str, description: Name of the source package, sample: nvidia-graphics-drivers}
+        persistence: {type: bool, description: Whether nvidia-persistenced runs and was started with persistence mode}
+        driver_drift:
+          description: Whether the driver that was asked for, the installed one and the loaded one are the same.
+          type: dict
+          contains:
+            wanted: {type: str, description: Version that the role nvidia_driver was last asked for or null}
+            installed: {type: str, description: Version of the libraries that packages have installed or null}
+            loaded: {type: str, description: Version of the loaded module or null}
+            will_boot:
+              description:
+                - Version of the module file for each release of C(kernel.may_boot), null for one without module.
+                - The word C(unreadable) for a damaged file, and for one that needs the missing program zstd.
+              type: dict
+              sample: {6.8.0-90-generic: 580.95.05}
+            state: {type: str, description: 'in_order, reboot_pending, mismatch or not_installed'}
+            message: {type: str, description: One line that says what differs and what to do}
         memory_mib: {type: int, description: Usable memory in MiB}
         root_filesystem:
           description: The file system of /.
@@ -155,29 +192,6 @@ ansible_facts:
 """
 
 
-def gather(root: Path, nvidia_smi: str | None, nvidia_smi_timeout: float) -> dict[str, Any]:
-    """Return the facts of the host whose file tree lies below root."""
-    driver = nvidia_state.loaded_driver(root)
-    virtualization = host_inventory.virtualization(root)
-    return {
-        "gpus": pci.gpus(root),
-        "nvswitch": pci.nvswitch(root),
-        "driver": driver,
-        "nvidia_smi": nvidia_state.nvidia_smi(nvidia_smi, "nvidia" in driver["modules"], root, nvidia_smi_timeout),
-        "secure_boot": host_inventory.secure_boot(root),
-        "kernel": host_inventory.kernel(root),
-        "memory_mib": host_inventory.memory_mib(root),
-        "root_filesystem": host_inventory.file_system(os.statvfs(root)),
-        "swap": host_inventory.swap(root),
-        "cgroup": host_inventory.cgroup_version(root),
-        "distribution": host_inventory.distribution(root),
-        "architecture": host_inventory.architecture(os.uname().machine),
-        "virtualization": virtualization,
-        "python": platform.python_version(),
-        "clock_synchronized": None if virtualization["container"] else host_inventory.clock_synchronized(),
-    }
-
-
 def main() -> None:
     """Gather the facts and publish them."""
     module = AnsibleModule(
@@ -192,7 +206,7 @@ def main() -> None:
         reachable = reachability.probe(module.params["reachable"], module.params["reachable_timeout"])
     except ValueError as error:
         module.fail_json(msg=f"reachable: {error}")
-    facts = gather(Path("/"), module.get_bin_path("nvidia-smi"), module.params["nvidia_smi_timeout"])
+    facts = host_facts.gather(Path("/"), module.get_bin_path, module.params["nvidia_smi_timeout"])
     module.exit_json(changed=False, ansible_facts={"groundwork_gpu": {**facts, "reachable": reachable}})
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e09
 HYPERVISOR_VENDORS = ("QEMU", "VMware", "Xen", "innotek", "Parallels", "OpenStack")
 # The kernel counts a clock that nothing disciplines up to this error, in microseconds (NTP_PHASE_LIMIT).
 UNDISCIPLINED_ERROR = 16_000_000
+# "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld ..." and, before Linux 5.8, "(gcc version 9.4.0 (Ubuntu ...".
+KERNEL_COMPILER = re.compile(r"\((?:\S*gcc\S* \([^)]*\) |gcc version )(\d+)\.")
+# The key that DKMS signs modules with: Ubuntu's, made by shim-signed, and DKMS' own.
+MODULE_KEYS = ("var/lib/shim-signed/mok/MOK.der", "var/lib/dkms/mok.pub")
 
 
 def read_text(path: Path) -> str | None:
@@ -85,17 +90,67 @@ def cgroup_version(root: Path) -> str | None:
 
 
 def kernel(root: Path) -> dict[str, Any]:
-    """Return the running kernel, the bootable ones, and those whose headers are there, oldest first."""
+    """Return the running kernel and, oldest first, the installed ones, those with headers, and those that may boot.
+
+    The running kernel may boot again even if its image has another name than Debian's, as in a unified kernel image.
+    """
 
     def by_version(release: str) -> list[tuple[int, str]]:
         return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", release)]
 
+    running = read_text(root / "proc/sys/kernel/osrelease")
     releases = sorted((path.name for path in (root / "lib/modules").glob("*")), key=by_version)
+    installed = [release for release in releases if (root / f"boot/vmlinuz-{release}").exists()]
+    may_boot = [release for release in releases if release in installed or release == running]
     return {
-        "running": read_text(root / "proc/sys/kernel/osrelease"),
-        "installed": [release for release in releases if (root / f"boot/vmlinuz-{release}").exists()],
+        "running": running,
+        "installed": installed,
         "headers": [release for release in releases if (root / f"lib/modules/{release}/build").exists()],
+        "may_boot": may_boot,
+        "compilers": {
+            release: _kernel_compiler(root, release, release == running)
+            for release in [*may_boot, *([running] if running and running not in may_boot else [])]
+        },
     }
+
+
+def _kernel_compiler(root: Path, release: str, running: bool) -> int | None:
+    """Return the major version of the gcc that built a kernel; None if that was another compiler or can't be told."""
+    if match := re.search(r"^CONFIG_GCC_VERSION=(\d+)", read_text(root / f"boot/config-{release}") or "", re.MULTILINE):
+        # 120200 is 12.2.0, and a kernel built by clang says 0.
+        return int(match[1]) // 10_000 or None
+    said = KERNEL_COMPILER.search(read_text(root / "proc/version") or "") if running else None
+    return int(said[1]) if said else None
+
+
+def compilers(root: Path) -> dict[str, int | None]:
+    """Return the major versions of the installed gcc programs: gcc, which is null if there is none, and each gcc-<major>.
+
+    Debian and Ubuntu say in the name that a link leads to which version it is, so no compiler has to run.
+    """
+    programs = root / "usr/bin"
+    default = re.search(r"gcc-(\d+)(?:\.\d+)?$", (programs / "gcc").resolve().name) if (programs / "gcc").exists() else None
+    numbered = (re.fullmatch(r"gcc-(\d+)", path.name) for path in programs.glob("gcc-*") if path.exists())
+    majors = sorted(int(match[1]) for match in numbered if match)
+    return {"gcc": int(default[1]) if default else None, **{f"gcc-{major}": major for major in majors}}
+
+
+def module_key(root: Path, mokutil: str | None) -> dict[str, Any]:
+    """Return the certificate of DKMS' Machine Owner Key, and whether the firmware trusts it.
+
+    enrolled is None where there is no key, no EFI or no mokutil, and where mokutil may not read the firmware's lists.
+    """
+    path = next((root / name for name in MODULE_KEYS if (root / name).exists()), None)
+    enrolled = None
+    if path and mokutil and (root / "sys/firmware/efi").is_dir():
+        # Its exit code is 1 for an enrolled key and for errors alike, so its words count. A key "in the enrollment request"
+        # waits for a person at the console.
+        said = subprocess.run([mokutil, "--test-key", str(path)], capture_output=True, text=True, check=False).stdout
+        if re.search(r"is already (enrolled|in db|in the built-in trusted keyring)", said):
+            enrolled = True
+        elif re.search(r"is not enrolled|is already in the enrollment request|is blocked in", said):
+            enrolled = False
+    return {"path": f"/{path.relative_to(root)}" if path else None, "enrolled": enrolled}
 
 
 def secure_boot(root: Path) -> bool | None:

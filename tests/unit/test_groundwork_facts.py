@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,14 +15,15 @@ from types import SimpleNamespace
 import groundwork_facts
 import pytest
 import yaml
-from ansible.module_utils import host_inventory, nvidia_state, pci, reachability
+from ansible.module_utils import host_facts, host_inventory, nvidia_state, pci, reachability
 from ansible.module_utils.host_inventory import read_text
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("host_inventory", "nvidia_state", "pci", "reachability")
+sys.path.insert(0, str(ROOT / "tests/standins"))
+standin = importlib.import_module("nvidia_smi")
+add_function = standin.write_pci_function
 
-CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.309.01  Tue May  5 10:00:00 UTC 2026\nGCC version:  gcc 12\n"
-OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.91.07  Release Build  (dvs-builder)  Tue May  5\n"
+MODULES = ("driver_facts", "host_facts", "host_inventory", "nvidia_state", "pci", "reachability")
 
 
 def add_files(root: Path, files: dict[str, str]) -> Path:
@@ -29,19 +32,6 @@ def add_files(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
-
-
-def add_function(root: Path, address: str, ids: str, kind: str, driver: str | None = None) -> Path:
-    """Add a PCI function as sysfs shows it."""
-    vendor, device = ids.split(":")
-    path = root / "sys/bus/pci/devices" / address
-    values = {"vendor": vendor, "device": device, "class": kind, "subsystem_vendor": "10de", "subsystem_device": "145a"}
-    add_files(path, {name: f"0x{value}\n" for name, value in values.items()} | {"numa_node": "-1\n"})
-    if driver:
-        target = root / "sys/bus/pci/drivers" / driver
-        target.mkdir(parents=True, exist_ok=True)
-        (path / "driver").symlink_to(target)
-    return path
 
 
 @pytest.fixture
@@ -118,9 +108,9 @@ def test_nvlink5_switches_are_known_by_the_adapter_that_manages_them(two_a40, pr
 # --- driver
 
 
-@pytest.mark.parametrize(("text", "version", "flavour"), [(CLOSED, "535.309.01", "proprietary"), (OPEN, "595.91.07", "open")])
-def test_both_forms_of_the_driver_version_are_read(tmp_path, text, version, flavour):
-    add_files(tmp_path, {"proc/driver/nvidia/version": text})
+@pytest.mark.parametrize(("version", "flavour"), [("535.309.01", "proprietary"), ("595.91.07", "open")])
+def test_both_forms_of_the_driver_version_are_read(tmp_path, version, flavour):
+    add_files(tmp_path, {"proc/driver/nvidia/version": standin.version_text(version, flavour)})
     assert nvidia_state.loaded_driver(tmp_path) == {"modules": [], "version": version, "flavour": flavour}
 
 
@@ -138,11 +128,15 @@ def test_only_gpu_modules_are_reported(tmp_path):
 # --- nvidia-smi
 
 
-def fake_nvidia_smi(directory: Path, script: str) -> str:
-    path = directory / "nvidia-smi"
+def fake_program(directory: Path, name: str, script: str) -> str:
+    path = directory / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return str(path)
+
+
+def fake_nvidia_smi(directory: Path, script: str) -> str:
+    return fake_program(directory, "nvidia-smi", script)
 
 
 def test_listed_gpus_carry_their_pci_address_and_mig_devices_do_not_count(tmp_path):
@@ -237,7 +231,123 @@ def test_only_kernels_with_an_image_count_as_installed_and_headers_must_resolve(
         "running": "6.8.0-90-generic",
         "installed": ["6.8.0-90-generic", "6.8.0-101-generic"],
         "headers": ["6.8.0-90-generic"],
+        "may_boot": ["6.8.0-90-generic", "6.8.0-101-generic"],
+        "compilers": {"6.8.0-90-generic": None, "6.8.0-101-generic": None},
     }
+
+
+@pytest.mark.parametrize(
+    ("modules", "image", "may_boot"),
+    [
+        (["6.12.1"], "boot/EFI/Linux/unified.efi", ["6.12.1"]),
+        (["6.9.0", "6.12.1"], "boot/vmlinuz-6.9.0", ["6.9.0", "6.12.1"]),
+        (["6.9.0"], "boot/vmlinuz-6.9.0", ["6.9.0"]),
+        ([], "boot/vmlinuz-6.9.0", []),
+    ],
+    ids=["unified image", "image of another name", "running kernel was removed", "container"],
+)
+def test_the_running_kernel_may_boot_again_if_its_modules_are_there(tmp_path, modules, image, may_boot):
+    add_files(tmp_path, {"proc/sys/kernel/osrelease": "6.12.1\n", image: ""})
+    add_files(tmp_path, {f"lib/modules/{release}/modules.dep": "" for release in modules})
+    assert host_inventory.kernel(tmp_path)["may_boot"] == may_boot
+
+
+@pytest.mark.parametrize(
+    ("config", "proc_version", "major"),
+    [
+        ('CONFIG_CC_VERSION_TEXT="gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0"\nCONFIG_GCC_VERSION=120200\n', "", 12),
+        ("# CONFIG_X is not set\nCONFIG_GCC_VERSION=90400\n", "Linux version 5.4.0 (gcc-8 (Debian) 8.3.0)", 9),
+        ('CONFIG_CC_VERSION_TEXT="clang version 17.0.6"\nCONFIG_GCC_VERSION=0\n', "", None),
+        (
+            None,
+            "Linux version 6.8.0-90-generic (buildd@lcy02) (x86_64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2) 13.3.0, GNU ld",
+            13,
+        ),
+        (None, "Linux version 5.4.0-1 (buildd@lgw01) (gcc version 9.4.0 (Ubuntu 9.4.0-1ubuntu1~20.04.2)) #1 SMP", 9),
+        (None, "Linux version 6.18.44 (builder@host) (gcc (GCC) 15.3.0, GNU ld (GNU Binutils) 2.46) #1 SMP", 15),
+        (None, "Linux version 6.8.0 (me@host) (clang version 17.0.6, LLD 17.0.6) #1 SMP", None),
+        (None, "", None),
+    ],
+)
+def test_the_compiler_of_a_kernel_is_that_of_its_config_or_of_the_running_kernel(tmp_path, config, proc_version, major):
+    add_files(tmp_path, {"proc/sys/kernel/osrelease": "6.8.0\n", "proc/version": proc_version})
+    if config is not None:
+        add_files(tmp_path, {"boot/config-6.8.0": config})
+    assert host_inventory.kernel(tmp_path)["compilers"] == {"6.8.0": major}
+
+
+def test_a_kernel_that_does_not_run_has_no_compiler_from_the_running_one(tmp_path):
+    add_files(
+        tmp_path,
+        {
+            "proc/sys/kernel/osrelease": "6.8.0\n",
+            "proc/version": "Linux version 6.8.0 (a@b) (gcc-13 (Debian 13.2.0-1) 13.2.0, GNU ld) #1",
+            "lib/modules/6.9.0/modules.dep": "",
+            "boot/vmlinuz-6.9.0": "",
+        },
+    )
+    assert host_inventory.kernel(tmp_path)["compilers"] == {"6.9.0": None, "6.8.0": 13}
+
+
+def test_compilers_are_read_from_links_and_their_helpers_do_not_count(tmp_path):
+    names = ("x86_64-linux-gnu-gcc-11", "x86_64-linux-gnu-gcc-12", "x86_64-linux-gnu-gcc-ar-12", "gcc-nm-12", "c++-12")
+    add_files(tmp_path, {f"usr/bin/{name}": "" for name in names})
+    links = {"gcc": "gcc-12", "gcc-12": "x86_64-linux-gnu-gcc-12", "gcc-11": "x86_64-linux-gnu-gcc-11", "gcc-9": "gone"}
+    for name, target in links.items():
+        (tmp_path / "usr/bin" / name).symlink_to(target)
+    assert host_inventory.compilers(tmp_path) == {"gcc": 12, "gcc-11": 11, "gcc-12": 12}
+
+
+def test_the_default_compiler_may_be_chosen_through_alternatives(tmp_path):
+    add_files(tmp_path, {"usr/bin/gcc-11": "", "usr/bin/gcc-12": "", "etc/alternatives/README": ""})
+    (tmp_path / "etc/alternatives/gcc").symlink_to(tmp_path / "usr/bin/gcc-11")
+    (tmp_path / "usr/bin/gcc").symlink_to(tmp_path / "etc/alternatives/gcc")
+    assert host_inventory.compilers(tmp_path)["gcc"] == 11
+
+
+def test_a_host_without_compiler_has_none(tmp_path):
+    assert host_inventory.compilers(tmp_path) == {"gcc": None}
+
+
+# --- the key of DKMS
+
+
+def stand_in_mokutil(directory: Path, text: str, code: int) -> str:
+    """Write a stand-in for mokutil that checks how it is called; its words are those of mokutil 0.6.0."""
+    return fake_program(
+        directory, "mokutil", f'[ "$1" = --test-key ] && [ -s "$2" ] || exit 99\nprintf "%s\\n" "$2 {text}"; exit {code}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "enrolled"),
+    [
+        ("is already enrolled", 1, True),
+        ("is already in db", 1, True),
+        ("is not enrolled", 0, False),
+        ("is already in the enrollment request", 1, False),
+        ("is blocked in MokListXRT", 1, False),
+        ("Failed to read MokListRT: Permission denied", 13, None),
+    ],
+)
+def test_whether_the_firmware_trusts_the_key_of_dkms_is_what_mokutil_says(tmp_path, text, code, enrolled):
+    add_files(tmp_path, {"var/lib/dkms/mok.pub": "DER", "sys/firmware/efi/fw_platform_size": "64"})
+    mokutil = stand_in_mokutil(tmp_path, text, code)
+    assert host_inventory.module_key(tmp_path, mokutil) == {"path": "/var/lib/dkms/mok.pub", "enrolled": enrolled}
+
+
+def test_the_key_of_ubuntu_comes_before_that_of_dkms(tmp_path):
+    add_files(tmp_path, {"var/lib/dkms/mok.pub": "DER", "var/lib/shim-signed/mok/MOK.der": "DER"})
+    assert host_inventory.module_key(tmp_path, None) == {"path": "/var/lib/shim-signed/mok/MOK.der", "enrolled": None}
+
+
+@pytest.mark.parametrize("missing", ["key", "EFI", "mokutil"])
+def test_without_key_or_efi_or_mokutil_nobody_knows_whether_the_key_is_enrolled(tmp_path, missing):
+    files = {"key": {"var/lib/dkms/mok.pub": "DER"}, "EFI": {"sys/firmware/efi/fw_platform_size": "64"}}
+    for name in files.keys() - {missing}:
+        add_files(tmp_path, files[name])
+    mokutil = None if missing == "mokutil" else stand_in_mokutil(tmp_path, "is already enrolled", 1)
+    assert host_inventory.module_key(tmp_path, mokutil)["enrolled"] is None
 
 
 def test_use_of_a_file_system_follows_df():
@@ -348,11 +458,15 @@ def test_hanging_endpoints_cost_the_timeout_once(monkeypatch):
 # --- module
 
 
-def keys(value: object, path: str = "") -> set[str]:
-    """Return the paths of all keys of a tree of facts."""
-    if isinstance(value, dict):
-        return {f"{path}.{key}" for key in value}.union(*(keys(item, f"{path}.{key}") for key, item in value.items()))
-    return set().union(*(keys(item, path) for item in value)) if isinstance(value, list) else set()
+def keys(value: object, contains: dict, path: str = "") -> set[str]:
+    """Return the paths of all keys of a tree of facts; a dictionary that is documented as a whole has keys of its own."""
+    if isinstance(value, list):
+        return set().union(*(keys(item, contains, path) for item in value))
+    if not isinstance(value, dict) or (path and not contains):
+        return set()
+    return {f"{path}.{key}" for key in value}.union(
+        *(keys(item, contains.get(key, {}).get("contains", {}), f"{path}.{key}") for key, item in value.items())
+    )
 
 
 def documented(contains: dict, path: str = "") -> set[str]:
@@ -383,12 +497,13 @@ def test_every_fact_is_documented_and_every_documented_fact_is_there(two_a40):
         {
             "proc/modules": "nvidia 1 0 - Live 0x0\n",
             "proc/swaps": "Filename\n/swapfile file 1024 0 -2\n",
+            "var/lib/dpkg/status": "Package: libnvidia-ml1\nStatus: install ok installed\nVersion: 535.261.03-1\n",
         },
     )
-    smi = fake_nvidia_smi(two_a40, "echo 'GPU 0: NVIDIA A40 (UUID: GPU-1a)'")
-    facts = groundwork_facts.gather(two_a40, smi, 10) | {"reachable": [{"endpoint": "a:1", "error": None}]}
+    programs = {"nvidia-smi": fake_nvidia_smi(two_a40, "echo 'GPU 0: NVIDIA A40 (UUID: GPU-1a)'")}
+    facts = host_facts.gather(two_a40, programs.get, 10) | {"reachable": [{"endpoint": "a:1", "error": None}]}
     tree = yaml.safe_load(groundwork_facts.RETURN)["ansible_facts"]["contains"]["groundwork_gpu"]["contains"]
-    assert keys(facts) == documented(tree)
+    assert keys(facts, tree) == documented(tree)
 
 
 @pytest.mark.parametrize("name", ["library/groundwork_facts.py", *(f"module_utils/{name}.py" for name in MODULES)])
