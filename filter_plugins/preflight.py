@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+import ansible.module_utils
 
 DOCUMENTATION = r"""
 name: preflight_findings
@@ -33,6 +37,10 @@ _value:
   type: list
   elements: dict
 """
+
+# ansible.cfg makes module_utils/ known to modules; a filter, which runs on the controller, has to find it itself.
+ansible.module_utils.__path__.append(str(Path(__file__).parents[1] / "module_utils"))
+catalog = importlib.import_module("ansible.module_utils.gpu_catalog")
 
 Tree = Mapping[str, Any]
 Findings = Iterator[dict[str, str]]
@@ -192,11 +200,8 @@ def _nvidia_smi(facts: Tree) -> Findings:
 
 def _cuda(facts: Tree, policy: Tree) -> Findings:
     driver = policy["driver_version"] or facts["driver"]["version"]
-    table = policy["cuda_minimum_driver"]
     for version in policy["cuda_versions"] if driver else ():
-        minor = ".".join(version.split(".")[:2])
-        own = table["toolkit"].get(version, table["toolkit"].get(minor))
-        least = table["minor_compatibility"].get(version.split(".")[0], own)
+        own, least = catalog.cuda_drivers(version)
         if least and _numbers(driver) < _numbers(least):
             yield _finding(
                 "cuda",
