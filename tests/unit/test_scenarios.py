@@ -110,3 +110,32 @@ def test_an_unknown_scenario_is_refused_with_those_there_are(runner, capsys):
         runner("alpha", "delta")
     assert exit_info.value.code == 2
     assert "no such scenario: delta; there are: alpha, beta, gamma" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lane"),
+    [
+        ("alpha", "---\n{}\n", "containers"),
+        ("alpha", "---\nplatforms:\n  - name: a\n    groups: [gpu_nodes]\n", "containers"),
+        ("alpha", "---\nplatforms:\n  - name: a\n  - name: b\n    groups: [machines, debian13]\n", "machines"),
+        ("torchserve", "---\n{}\n", "alone"),
+    ],
+)
+def test_a_scenario_runs_beside_those_of_another_kind_unless_it_measures_time(tmp_path, monkeypatch, name, text, lane):
+    monkeypatch.setattr(scenarios, "ROOT", tmp_path)
+    (tmp_path / "molecule" / name).mkdir(parents=True)
+    (tmp_path / "molecule" / name / "molecule.yml").write_text(text)
+    assert scenarios.lane(name) == lane
+
+
+def test_machines_and_containers_run_at_the_same_time_and_the_measuring_one_when_they_are_done(runner):
+    (scenarios.ROOT / "molecule/beta/molecule.yml").write_text("---\nplatforms: [{name: b, groups: [machines]}]\n")
+    (scenarios.ROOT / "molecule/torchserve").mkdir()
+    (scenarios.ROOT / "molecule/torchserve/molecule.yml").write_text("---\n{}\n")
+    waits = 'case "$4 $1" in "alpha create") until grep -q "beta create" calls; do sleep 0.1; done;; esac\n'
+    waits += 'case "$4 $1" in "beta verify") until grep -q "gamma verify" calls; do sleep 0.1; done;; esac\n'
+    program = scenarios.ROOT / "bin/molecule"
+    program.write_text(program.read_text().replace('echo "molecule says', f'{waits}echo "molecule says'))
+    calls = runner().calls
+    assert calls.index("torchserve destroy") > max(calls.index("beta verify"), calls.index("gamma verify"))
+    assert len([call for call in calls if call.endswith(" verify")]) == 4
