@@ -66,9 +66,10 @@ def loaded_modules() -> dict[str, Loaded]:
 
 def unload(program: str, name: str, timeout: int) -> str:
     """Unload a module; return why it did not go, or nothing."""
+    # -i: what a distribution has modprobe do instead (Debian renames the modules of NVIDIA) is for loading.
     # Neither run_command nor subprocess.run: both wait for ever for a process that hangs inside the kernel.
     process = subprocess.Popen(
-        [program, "-r", name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [program, "-r", "-i", name], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     try:
         error = process.communicate(timeout=timeout)[1]

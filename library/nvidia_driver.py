@@ -8,7 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import apt_packages, driver_plan, driver_record, driver_store, driver_transaction, host_inventory
+from ansible.module_utils import (
+    apt_packages,
+    driver_plan,
+    driver_record,
+    driver_store,
+    driver_transaction,
+    gpu_catalog,
+    host_inventory,
+)
 from ansible.module_utils.apt_packages import AptError, Package
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver_host import DriverError, Host
@@ -25,6 +33,7 @@ description:
   - Keeps the packages and modules of the set in use and of the one before it in C(/var/lib/groundwork/nvidia_driver), so that
     O(state=previous) needs neither network nor compiler.
   - A change that fails is undone at once. One that was interrupted is undone at the beginning of the next run.
+  - Removes no package but those of a driver, whatever source they came from (C(OWNED) in gpu_catalog.py).
   - Neither loads nor unloads modules; C(reboot_reason) of the result says if the loaded one is another.
   - Writes what apt, dpkg and DKMS print to C(/var/log/groundwork/nvidia_driver.log), as it happens.
 options:
@@ -50,16 +59,15 @@ options:
     suboptions:
       package: {description: "Name, glob, or C(src:) and the name of a source package.", type: str, required: true}
       version: {description: Version or glob., type: str, required: true}
-  owned:
-    description: Regular expressions of the names of all packages that belong to a driver. No other package is removed.
-    type: list
-    elements: str
-    required: true
   modules:
     description: Names of the main module's file, such as nvidia-current.
     type: list
     elements: str
     default: []
+  source:
+    description: Where the packages come from, in the words of the solver. A later run that leaves the version open stays with it.
+    type: str
+    default: ""
   require_way_back:
     description: Whether to refuse a change if a package of the driver in use can't be had any more, and so could not be put back.
     type: bool
@@ -85,13 +93,11 @@ EXAMPLES = r"""
     packages: [nvidia-kernel-dkms, nvidia-smi, libcuda1]
     pins:
       - {package: "src:nvidia-graphics-drivers", version: 535.309.01-*}
-    owned: ["nvidia-.*", "libnvidia-.*", "libcuda1", "firmware-nvidia-gsp"]
     modules: [nvidia-current]
 
 - name: Go back
   nvidia_driver:
     state: previous
-    owned: ["nvidia-.*", "libnvidia-.*", "libcuda1", "firmware-nvidia-gsp"]
 """
 
 RETURN = r"""
@@ -277,8 +283,8 @@ def main() -> None:
             "version": {"type": "str", "default": ""},
             "packages": {"type": "list", "elements": "str", "default": []},
             "pins": {"type": "list", "elements": "dict", "default": [], "options": pin},
-            "owned": {"type": "list", "elements": "str", "required": True},
             "modules": {"type": "list", "elements": "str", "default": []},
+            "source": {"type": "str", "default": ""},
             "require_way_back": {"type": "bool", "default": True},
             "retry": {"type": "bool", "default": False},
             "lock_timeout": {"type": "int", "default": 60},
@@ -288,7 +294,9 @@ def main() -> None:
     )
     os.umask(0o022)
     host = make_host(module)
-    wish = Wish(**{key: module.params[key] for key in ("packages", "pins", "owned", "version", "modules")})
+    wish = Wish(
+        **{key: module.params[key] for key in ("packages", "pins", "version", "modules", "source")}, owned=list(gpu_catalog.OWNED)
+    )
     try:
         record = driver_record.read(ROOT)
         result = change(module, host, record, wish)

@@ -20,6 +20,7 @@ FRONTEND_LOCK = "var/lib/dpkg/lock-frontend"
 _FLOCK = "hh4xqqi4x"  # struct flock of Linux on 64 bits
 _QUERY = "${Package}\t${Architecture}\t${Version}\t${source:Package}\t${db:Status-Abbrev}\n"
 _INSTALL = re.compile(r"Inst (\S+)(?: \[([^\]]+)\])? \((\S+) (.*?) ?\[\w+\]\)")
+_SOURCE = re.compile(r" +-?\d+ (\S.*\S)$")
 _REMOVE = re.compile(r"(?:Remv|Purg) (\S+) \[([^\]]+)\]")
 #: What keeps a transaction from asking, from installing more than was planned, and from removing what was not planned.
 OPTIONS = (
@@ -127,6 +128,35 @@ def candidates(run: Run, names: Iterable[str], settings: Iterable[str] = ()) -> 
             name = line.rstrip(":")
         elif line.startswith("  Candidate: ") and not line.endswith("(none)"):
             found[name] = line.split()[1]
+    return found
+
+
+def offers(run: Run, names: Iterable[str]) -> dict[str, list[dict[str, str]]]:
+    """Return what apt's sources have of each package, newest first: version, and the Origin of the source's Release file.
+
+    A package that no source has gets an empty list.
+    """
+    names = list(names)
+    found: dict[str, list[dict[str, str]]] = {name: [] for name in names}
+    if not names:
+        return found
+    # Without names, policy tells of each source under the words with which it names it below a version.
+    origins, source = {}, ""
+    for line in checked(run, ["apt-cache", "policy"]).splitlines():
+        if match := _SOURCE.match(line):
+            source = match[1]
+        elif match := re.match(r" +release .*?\bo=([^,]*)", line):
+            origins[source] = match[1]
+    name, version = "", ""
+    for line in checked(run, ["apt-cache", "policy", *names]).splitlines():
+        if match := re.match(r"(\S+):$", line):
+            name = match[1]
+        elif match := re.match(r" (?:\*\*\*|   ) (\S+) -?\d+$", line):
+            version = match[1]
+        elif (match := _SOURCE.match(line)) and match[1] in origins and name in found:
+            offer = {"version": version, "origin": origins[match[1]]}
+            if offer not in found[name]:
+                found[name].append(offer)
     return found
 
 

@@ -69,16 +69,27 @@ def build(run: Run, sources: Path, tree: Path, source: Source, kernel: str) -> N
         raise BuildError(f"DKMS built no module for kernel {kernel}, and says nothing of an error{_log_tail(tree, source)}")
 
 
-def keep(tree: Path, source: Source, kernel: str, kept: Path) -> None:
-    """Copy the modules of a kernel from one tree to another, complete or not at all."""
-    goal = modules_of(kept, source, kernel)
-    if goal.exists() or not is_built(tree, source, kernel):
+def copy(tree: Path, source: Source, kernel: str, goal_tree: Path) -> None:
+    """Copy the modules of a kernel from one tree to another, complete or not at all; none if that one has them.
+
+    Raises:
+        BuildError: the copy can't be written.
+    """
+    goal = modules_of(goal_tree, source, kernel)
+    if is_built(goal_tree, source, kernel) or not is_built(tree, source, kernel):
         return
     draft = goal.with_name(f".{goal.name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(modules_of(tree, source, kernel), draft, symlinks=True)
-    draft.rename(goal)
+    try:
+        for remains in (draft, goal):
+            shutil.rmtree(remains, ignore_errors=True)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(modules_of(tree, source, kernel), draft, symlinks=True)
+        draft.rename(goal)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        # copytree lists every file that it could not copy; one tells enough.
+        reason = error.args[0][-1][2] if isinstance(error, shutil.Error) else error
+        raise BuildError(f"the modules for kernel {kernel} can't be copied to {goal_tree}: {reason}") from error
 
 
 def install(run: Run, root: Path, kept: Path, source: Source, kernel: str) -> None:
@@ -91,10 +102,7 @@ def install(run: Run, root: Path, kept: Path, source: Source, kernel: str) -> No
     names = ["-m", source.name, "-v", source.version]
     if not (tree / source.name / source.version / "source").is_symlink():
         _checked(run, ["dkms", "add", *names], tree, source)
-    if not is_built(tree, source, kernel):
-        goal = modules_of(tree, source, kernel)
-        shutil.rmtree(goal, ignore_errors=True)
-        shutil.copytree(modules_of(kept, source, kernel), goal, symlinks=True)
+    copy(kept, source, kernel, tree)
     if kernel not in installed_kernels(run, source):
         _checked(run, ["dkms", "install", *names, "-k", kernel], tree, source)
 

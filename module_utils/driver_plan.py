@@ -29,9 +29,10 @@ class Wish:
 
     packages: names for apt, in one transaction.
     pins: for apt's preferences, each {"package": ..., "version": ...}.
-    owned: regular expressions of the names of the version-locked set.
+    owned: regular expressions of the names of a driver's packages, matched from the start.
     version: NVIDIA's version, which modules and packages must have.
     modules: names of the main module's file (nvidia, nvidia-current, ...).
+    source: where it comes from, in the words of the solver.
     """
 
     packages: list[str]
@@ -39,10 +40,11 @@ class Wish:
     owned: list[str]
     version: str
     modules: list[str]
+    source: str
 
     def owns(self, name: str) -> bool:
         """Tell whether a package belongs to the set, of whatever architecture."""
-        return any(re.fullmatch(pattern, name.partition(":")[0]) for pattern in self.owned)
+        return any(re.match(pattern, name.partition(":")[0]) for pattern in self.owned)
 
 
 def preferences(pins: Iterable[Mapping[str, str]]) -> str:

@@ -162,7 +162,7 @@ def build_modules(host: Host, goal: DriverSet) -> None:
                 )
             host.log(f"building {source.name} {source.version} for {kernel}")
             dkms_modules.build(host.run, work / "src", work / "tree", source, kernel)
-            dkms_modules.keep(work / "tree", source, kernel, host.kept)
+            dkms_modules.copy(work / "tree", source, kernel, host.kept)
     except BuildError as error:
         raise DriverError(
             f"the modules of driver {goal.version} don't build, so no package was touched and the driver is as it was. Remedy: "

@@ -27,9 +27,12 @@ def exchange(host: Host, record: Record, before: DriverSet, after: DriverSet, *,
     Raises:
         DriverError: it failed, and the set before is in place again; or that failed too, and the message says what is left to do.
     """
-    for source in map(_source, before.sources):
-        for kernel in host.kernels:
-            dkms_modules.keep(host.root / dkms_modules.TREE, source, kernel, host.kept)
+    try:
+        for source in map(_source, before.sources):
+            for kernel in host.kernels:
+                dkms_modules.copy(host.root / dkms_modules.TREE, source, kernel, host.kept)
+    except BuildError as error:
+        raise DriverError(f"{error}. Nothing was changed. Remedy: make space there, and run this again") from error
     record.transaction = {"before": before, "after": after}
     driver_record.write(host.root, record)
     try:

@@ -22,7 +22,7 @@ STAND_IN = """\
 cd "$(dirname "$0")"
 echo "$*" >> calls
 [ -e trouble ] && . ./trouble
-sed -i "/^$2 /d" proc/modules
+sed -i "/^$3 /d" proc/modules
 """
 
 
@@ -64,14 +64,14 @@ def test_a_host_without_modules_is_fine(host, loaded):
 def test_a_module_that_nothing_uses_is_unloaded(host):
     result, calls = host("nouveau")
     assert (result["changed"], result["unloaded"], result["reboot_required"]) == (True, ["nouveau"], False)
-    assert calls == ["-r nouveau"]
+    assert calls == ["-r -i nouveau"]
     assert (result["diff"]["before"], result["diff"]["after"]) == ("nouveau: loaded\n", "nouveau: not loaded\n")
 
 
 def test_modules_go_after_those_that_use_them(host):
     result, calls = host("nova_core", "nova_drm")
     assert result["unloaded"] == ["nova_drm", "nova_core"]
-    assert calls == ["-r nova_drm", "-r nova_core"]
+    assert calls == ["-r -i nova_drm", "-r -i nova_core"]
 
 
 def test_a_dash_in_a_name_is_an_underscore(host):
@@ -98,7 +98,7 @@ def test_a_module_below_one_in_use_is_not_tried(host):
 
 def test_one_that_others_use_too_stays(host):
     result, calls = host("nova_core", "nova_drm", used={"nova_core": 2})
-    assert (calls, result["unloaded"]) == (["-r nova_drm"], ["nova_drm"])
+    assert (calls, result["unloaded"]) == (["-r -i nova_drm"], ["nova_drm"])
     assert "nova_core stays loaded until the next boot: it is in use" in result["reason"]
 
 
