@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,9 @@ _value:
 
 # ansible.cfg makes module_utils/ known to modules; a filter, which runs on the controller, has to find it itself.
 ansible.module_utils.__path__.append(str(Path(__file__).parents[1] / "module_utils"))
-catalog = importlib.import_module("ansible.module_utils.gpu_catalog")
+solver_case, solver_cuda, versions = (
+    importlib.import_module(f"ansible.module_utils.{name}") for name in ("solver_case", "solver_cuda", "versions")
+)
 
 Tree = Mapping[str, Any]
 Findings = Iterator[dict[str, str]]
@@ -62,10 +63,6 @@ def _finding(check: str, message: str, remedy: str) -> dict[str, str]:
     return {"check": check, "message": message, "remedy": remedy}
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))
-
-
 def _system(facts: Tree, policy: Tree) -> Findings:
     name, release = facts["distribution"]["id"], facts["distribution"]["version_id"]
     supported = policy["supported_releases"]
@@ -82,7 +79,7 @@ def _system(facts: Tree, policy: Tree) -> Findings:
             f"the machine is {facts['architecture']}, supported are: {', '.join(policy['architectures'])}",
             "take the host out of the inventory: NVIDIA has no packages for it",
         )
-    if _numbers(facts["python"]) < _numbers(policy["python_min"]):
+    if versions.numbers(facts["python"]) < versions.numbers(policy["python_min"]):
         yield _finding(
             "python",
             f"the host's Python is {facts['python']}, at least {policy['python_min']} is needed",
@@ -199,28 +196,11 @@ def _nvidia_smi(facts: Tree) -> Findings:
 
 
 def _cuda(facts: Tree, policy: Tree) -> Findings:
-    driver = policy["driver_version"] or facts["driver"]["version"]
+    driver, judgement = policy["driver_version"] or facts["driver"]["version"], solver_case.Judgement()
     for version in policy["cuda_versions"] if driver else ():
-        own, least = catalog.cuda_drivers(version)
-        if least and _numbers(driver) < _numbers(least):
-            yield _finding(
-                "cuda",
-                f"CUDA {version} needs driver {least} or newer, this host gets {driver}",
-                f"choose driver {own or least} or newer, or an older CUDA",
-            )
-        elif own is None:
-            yield _finding(
-                "cuda_compatibility",
-                f"CUDA {version} is not in the table of minimum drivers, and driver {driver} was not judged by it",
-                "compare with the release notes of that CUDA",
-            )
-        elif _numbers(driver) < _numbers(own):
-            yield _finding(
-                "cuda_compatibility",
-                f"CUDA {version} came with driver {own}, this host gets {driver}: programs run by minor-version "
-                "compatibility, but PTX from this CUDA can't be compiled at load time",
-                f"choose driver {own} or newer, or build for the architecture of the GPUs",
-            )
+        solver_cuda.judge_driver(version, driver, judgement)
+    for check, found in (("cuda", judgement.reasons), ("cuda_compatibility", judgement.warnings)):
+        yield from (_finding(check, item["message"], item["remedy"]) for item in found)
 
 
 def preflight_findings(facts: Tree, policy: Tree) -> list[dict[str, str]]:

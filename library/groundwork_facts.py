@@ -108,6 +108,12 @@ ansible_facts:
             installed: {type: list, elements: str, description: Releases with modules and a /boot/vmlinuz}
             headers: {type: list, elements: str, description: Releases whose headers are installed}
             may_boot: {type: list, elements: str, description: The installed ones and the running one if it has modules}
+            need_modules:
+              description:
+                - Those of C(may_boot) that must have the modules of a driver. The running one, the newest, and each other one
+                  that has headers; of the latter none if the modules are the distribution's own, in packages for a kernel each.
+              type: list
+              elements: str
             compilers:
               description: Major version of the gcc that built each release that runs or may boot; null if it can't be told.
               type: dict

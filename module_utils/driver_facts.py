@@ -18,21 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
+from ansible.module_utils.gpu_catalog import is_driver_package
 from ansible.module_utils.host_inventory import read_text
+from ansible.module_utils.versions import numbers, upstream
 
 #: What the role wrote last: {"wanted": {"version": "580.95.05"}, ...}.
 RECORD = "var/lib/groundwork/driver.json"
 #: Stands for the version of a module file that is damaged, or compressed by zstd on a host without the program zstd.
 UNREADABLE = "unreadable"
-_DRIVER_PACKAGE = re.compile(
-    r"(lib|firmware-)?nvidia-.+|linux-(modules|objects|signatures)-nvidia-.+|xserver-xorg-video-nvidia.*|cuda-drivers.*|nvlsm"
-    r"|(libcuda|libcudadebugger|libnvcuvid)1|lib(gl1|gles|glx|egl)-nvidia.+|libnvsdm.*|libxnvctrl.*"
-)
-# Names like the driver's: container toolkit, CUDA, GPUDirect Storage, helpers. The daemon of MPS does belong to the driver.
-_OTHER_PACKAGE = re.compile(
-    r"libnvidia-container.*|nvidia-(container|docker2?|cuda(?!-mps)|cudnn|gds|fs|cg|openjdk|prime|visual|profiler)(-.+)?"
-    r"|nvidia-driver-(assistant|local-repo)(-.+)?|.+-dev"
-)
 # dpkg's states of a package whose files are not on the host.
 _NO_FILES = ("not-installed", "config-files", "half-installed")
 # The library that nvidia-smi and NVML's users load: Debian's name (and that of its Tesla branches), and Ubuntu's.
@@ -52,7 +45,7 @@ def driver_packages(root: Path) -> list[dict[str, str]]:
     found = set()
     for paragraph in (read_text(root / "var/lib/dpkg/status") or "").split("\n\n"):
         name = paragraph.partition("\n")[0].replace("Package: ", "")
-        if not _DRIVER_PACKAGE.fullmatch(name) or _OTHER_PACKAGE.fullmatch(name):
+        if not is_driver_package(name):
             continue
         fields = dict(re.findall(r"^(Status|Source|Version): (.+)$", paragraph, re.MULTILINE))
         if fields["Status"].split()[-1] not in _NO_FILES:
@@ -61,18 +54,18 @@ def driver_packages(root: Path) -> list[dict[str, str]]:
     return [{"name": name, "version": version, "source": source} for name, version, source in sorted(found)]
 
 
-def upstream(version: str) -> str:
-    """Return NVIDIA's version in that of a package: 580.95.05 of 580.95.05-0ubuntu0.24.04.1."""
-    return version.rpartition(":")[2].partition("-")[0]
-
-
 def installed_version(packages: list[dict[str, str]]) -> str | None:
     """Return the driver version of the libraries that packages have put on the host.
 
     Of several the newest counts: Ubuntu's transitional packages (535) are empty and need those of a newer branch (580).
     """
     versions = [upstream(package["version"]) for package in packages if _USERSPACE.fullmatch(package["name"])]
-    return max(versions, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default=None)
+    return max(versions, key=numbers, default=None)
+
+
+def are_prebuilt(packages: list[dict[str, str]]) -> bool:
+    """Return whether the modules come from the distribution, signed and in packages for a kernel each (Ubuntu)."""
+    return any(package["name"].startswith("linux-modules-nvidia-") for package in packages)
 
 
 def module_files(root: Path, kernel: str) -> list[Path]:
@@ -136,8 +129,14 @@ def persistence(root: Path) -> bool:
     return daemon is not None and "--no-persistence-mode" not in daemon
 
 
-def drift(
-    wanted: str | None, installed: str | None, loaded: str | None, modules: dict[str, str | None], has_gpu: bool
+def drift(  # noqa: PLR0913 - the versions that a driver has on a host, by name
+    *,
+    wanted: str | None,
+    installed: str | None,
+    loaded: str | None,
+    modules: dict[str, str | None],
+    needed: list[str],
+    has_gpu: bool,
 ) -> dict[str, Any]:
     """Compare the versions of the driver, and say in a sentence what follows from that.
 
@@ -145,12 +144,13 @@ def drift(
         wanted: the version that was asked for, None if nobody did.
         installed: the version of the libraries.
         loaded: the version of the loaded module.
-        modules: the module's version for each kernel that may boot, oldest kernel first; of these the newest counts, which
-            is what boot loaders choose by themselves. Older kernels may lack a module: DKMS builds for new ones only.
+        modules: the module's version for each kernel that may boot.
+        needed: those of these kernels that must have the module, oldest first.
         has_gpu: whether the host has a GPU that the module would drive.
     """
     if installed:
-        state, message = _judge(wanted, installed, loaded, modules, has_gpu)
+        wrong = [(kernel, modules[kernel]) for kernel in needed if modules[kernel] != installed]
+        state, message = _judge(wanted, installed, loaded, wrong[-1] if wrong else None, has_gpu)
     elif loaded or any(modules.values()):
         there = f"version {loaded} is loaded" if loaded else "a kernel has its module"
         state, message = "mismatch", f"no package of the NVIDIA driver is installed, but {there}: install it, or remove the rest"
@@ -161,13 +161,13 @@ def drift(
 
 
 def _judge(
-    wanted: str | None, installed: str, loaded: str | None, modules: dict[str, str | None], has_gpu: bool
+    wanted: str | None, installed: str, loaded: str | None, wrong: tuple[str, str | None] | None, has_gpu: bool
 ) -> tuple[str, str]:
-    """Return state and message for a host with a driver."""
-    kernel, module = list(modules.items())[-1] if modules else (None, installed)
+    """Return state and message for a host with a driver; wrong: a kernel that has not its module, and which it has."""
     if wanted not in (None, installed):
         return "mismatch", f"NVIDIA driver {wanted} is wanted and {installed} is installed: apply the role again"
-    if module != installed:
+    if wrong:
+        kernel, module = wrong
         found = {None: "no module of it", UNREADABLE: "a module that can't be read"}.get(module, f"the module of {module}")
         return "mismatch", (
             f"NVIDIA driver {installed} is installed, but kernel {kernel} has {found}: build it with "

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ansible.module_utils.versions import numbers
+
 # ---- GPU generations ------------------------------------------------------------------------------------------------
 
 #: PCI device ids, first and last, of each generation. Derived from pci.ids 2025.06.09 (Debian 13) by the code name that
@@ -84,7 +86,6 @@ BRANCHES: dict[str, dict[str, str]] = {
     "595": {"kind": "production", "eol": "2027-03", "cuda": "13.2"},
     "610": {"kind": "new_feature", "eol": "2026-08", "cuda": "13.3"},
     "615": {"kind": "new_feature", "eol": "", "cuda": "13.4"},
-    "620": {"kind": "lts", "eol": "2029-09", "cuda": ""},
 }
 #: What a host gets that asks for no branch, outside Debian's archive, which has one driver: the supported LTS branch that
 #: has both flavours and every generation from Maxwell to Blackwell.
@@ -197,23 +198,35 @@ DRIVER_GLOBS = (
     "firmware-nvidia-* xserver-xorg-video-nvidia* libgl1-nvidia-* libglx-nvidia0 libegl-nvidia0 libgles-nvidia*"
 )
 #: Regular expressions for every package of a driver, from whatever source: matched from the begin of the name, as
-#: unattended-upgrades does. CUDA, cuDNN and the container toolkit are not the driver's.
+#: unattended-upgrades does. CUDA, cuDNN, GPUDirect Storage, the container toolkit, the tools of CUDA in Debian's archive, and
+#: helpers that work with any driver are not the driver's; nor are NVIDIA's local repositories.
 OWNED = (
-    "nvidia-(?!container|cuda-(?!mps)|cudnn|docker)", "libnvidia-(?!container)", "libcuda1$", "libcudadebugger1$",
-    "libnvcuvid1$", "libnvoptix1$", "libnvsdm", "libxnvctrl", "nvlsm$", "firmware-nvidia-", "cuda-drivers",
-    "xserver-xorg-video-nvidia", "lib(gl1|glx|egl|gles)-nvidia", "linux-(modules|objects|signatures)-nvidia-",
+    "nvidia-(?!container|cuda-(?!mps)|cudnn|docker|cg-|driver-(assistant|local-repo)|fs\\b|gds\\b|openjdk-|prime|profiler|"
+    "visual-profiler|vaapi-)",
+    "libnvidia-(?!container|egl-|.*-dev$)", "libcuda1$", "libcudadebugger1$", "libnvcuvid1$", "libnvoptix1$", "libnvsdm",
+    "libxnvctrl", "nvlsm$", "firmware-nvidia-", "cuda-drivers", "xserver-xorg-video-nvidia", "lib(gl1|glx|egl|gles)-nvidia",
+    "linux-(modules|objects|signatures)-nvidia-",
 )  # fmt: skip
-#: What NVSwitch needs in the driver's exact version, and what NVLink 5 needs beside it.
+_OWNED = re.compile("|".join(OWNED))
+#: What NVSwitch needs in the driver's exact version, what goes with it where apt has it, and what NVLink 5 needs beside it.
 FABRIC_MANAGER = {
     "ubuntu": ("nvidia-fabricmanager-{branch}", "libnvidia-nscq-{branch}"),
     "cuda": ("nvidia-fabricmanager{n}|nvidia-fabricmanager", "libnvidia-nscq{n}|libnvidia-nscq"),
 }
+FABRIC_MANAGER_OPTIONAL = {"ubuntu": (), "cuda": ("nvidia-imex{n}|nvidia-imex", "libnvsdm{n}|libnvsdm")}
+#: Their names as an apt preference writes them: NVIDIA gives them another revision than the driver on Ubuntu.
+FABRIC_MANAGER_GLOBS = "nvidia-fabricmanager* libnvidia-nscq* nvidia-imex* libnvsdm*"
 NVLINK5_PACKAGES = ("nvlsm", "infiniband-diags")
 
 # ---- Repositories ---------------------------------------------------------------------------------------------------
 
+NVIDIA = "https://developer.download.nvidia.com/"
 _OLD_KEY = "EB693B3035CD5710E231E123A4B469963BF863CC"
 _NEW_KEY = "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
+#: The files of the keys, which lie beside the packages.
+KEY_FILES = {_OLD_KEY: "3bf863cc.pub", _NEW_KEY: "8793F200.pub"}
+#: The key before them, which NVIDIA took back on 2022-04-27.
+OBSOLETE_KEYS = ("AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80",)
 #: NVIDIA's repository below compute/cuda/repos/ by system, and the keys that may sign it. apt of Debian 13 refuses the old
 #: key (its self-signature is SHA-1), so no other release's repository works there. Which one 26.04 has is not documented.
 REPOSITORIES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
@@ -225,6 +238,28 @@ REPOSITORIES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
 }
 #: dpkg's architecture -> NVIDIA's name of it. arm64 is no directory there.
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "sbsa"}
+
+
+def repository(system: str, release: str, architecture: str) -> dict[str, Any] | None:
+    """Return NVIDIA's repository for a system, None where there is none, in the words of the module apt_source.
+
+    path: below the address of NVIDIA or of a mirror; url, key_url: at NVIDIA; fingerprints: keys that may sign it;
+    obsolete_keys: keys that no longer may; conflicts: declarations of NVIDIA's repositories that would be beside it.
+    """
+    found, machine = REPOSITORIES.get((system, release)), ARCHITECTURES.get(architecture)
+    if not (found and machine):
+        return None
+    name, fingerprints = found
+    path = f"compute/cuda/repos/{name}/{machine}/"
+    return {
+        "path": path,
+        "url": f"{NVIDIA}{path}",
+        "key_url": f"{NVIDIA}{path}{KEY_FILES[fingerprints[0]]}",
+        "fingerprints": list(fingerprints),
+        "obsolete_keys": list(OBSOLETE_KEYS),
+        "conflicts": [f"{NVIDIA}compute/cuda/repos/*"],
+    }
+
 
 # ---- CUDA -----------------------------------------------------------------------------------------------------------
 
@@ -264,7 +299,9 @@ CUDA_COMPATIBLE_DRIVERS = {"11": "450.80.02", "12": "525.60.13", "13": "580"}
 #: The newest gcc that nvcc takes as a host compiler, from this toolkit on (CUDA installation guides).
 CUDA_GCC = {"11.8": 11, "12.1": 12, "12.4": 13, "12.8": 14, "13.0": 15, "13.4": 16}
 #: The first toolkit in each repository; from memory of public listings, so it only warns.
-CUDA_FIRST_IN_REPOSITORY = {"ubuntu2204": "11.7", "debian12": "12.3", "ubuntu2404": "12.5", "debian13": "13.1"}
+CUDA_FIRST_IN_REPOSITORY = {
+    ("ubuntu", "22.04"): "11.7", ("debian", "12"): "12.3", ("ubuntu", "24.04"): "12.5", ("debian", "13"): "13.1",
+}  # fmt: skip
 CUDA_METHODS = ("wheel", "apt", "redist", "runfile")
 #: The first CUDA major whose wheels hold nvcc; before it they have ptxas and NVRTC.
 CUDA_WHEEL_NVCC_FROM = 13
@@ -287,14 +324,9 @@ CONTAINER_TOOLKIT_FIRST = "1.18.0"
 CONTAINER_TOOLKIT_DEFAULT = "1.20.0"
 
 
-def numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers in a version, for comparison."""
-    return tuple(map(int, re.findall(r"\d+", version)))
-
-
-def upstream(version: str) -> str:
-    """Return the upstream version of a package: without epoch and Debian revision."""
-    return version.split(":", 1)[-1].rsplit("-", 1)[0]
+def is_driver_package(name: str) -> bool:
+    """Return whether a package, named without architecture, belongs to a driver, from whatever source."""
+    return _OWNED.match(name) is not None
 
 
 def cuda_drivers(version: str) -> tuple[str | None, str | None]:

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ansible.module_utils import gpu_catalog as catalog
-from ansible.module_utils import gpu_cuda_plan, gpu_driver_plan
-from ansible.module_utils.gpu_case import Host, Judgement, Offer, Offers
+from ansible.module_utils import solver_cuda, solver_driver, versions
+from ansible.module_utils.solver_case import Case, Judgement, Offer, Offers
 
 Facts = Mapping[str, Any]
 Wishes = Mapping[str, Any]
@@ -27,7 +27,9 @@ COSTS = {"flavour": 1.0, "version": 1.0, "desktop": 2.0, "branch": 2.0, "source"
 CUDA_COST, CUDNN_COST, TOOLKIT_COST = 3.0, 2.0, 1.0
 
 
-def solve(facts: Facts, wishes: Wishes, offers: Table | None = None, month: str = "") -> dict[str, Any]:
+def solve(
+    facts: Facts, wishes: Wishes, offers: Table | None = None, month: str = "", kept: Iterable[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """Judge the wishes for a host, and say which packages they come to.
 
     Args:
@@ -37,25 +39,28 @@ def solve(facts: Facts, wishes: Wishes, offers: Table | None = None, month: str 
             package that is not in the table was not asked about, and is judged by the catalog alone; so are all packages
             of a source from which the table has nothing. None: nothing was asked. See questions for the names.
         month: the date (2026-11) that ends of life are compared with, today's without it.
+        kept: packages (name, version, origin) whose files the host keeps. They count as offered, as do installed ones.
 
     Returns:
         ok, reasons and warnings (code, message, remedy), nearest (the wishes to change, see merge; None where no change
         of wishes helps, or none is needed), driver, repository, cuda, cudnn, container_toolkit.
     """
     month = month or datetime.date.today().isoformat()[:7]
-    host, apt = Host(facts), Offers(offers)
-    answer = _judge(host, wishes, apt, month)
-    nearest = None if answer["ok"] else _nearest(host, wishes, apt, month)
+    case = Case(facts)
+    # The kept ones first: their origin is known.
+    apt = Offers(offers, [*kept, *case.driver_packages])
+    answer = _judge(case, wishes, apt, month)
+    nearest = None if answer["ok"] else _nearest(case, wishes, apt, month)
     return {**answer, "nearest": nearest}
 
 
 def questions(facts: Facts, wishes: Wishes) -> list[str]:
     """Return the packages that apt has to be asked about, for solve to judge the wishes and the ways out."""
-    host, apt = Host(facts), Offers(None)
-    _judge(host, wishes, apt, "")
-    for _cost, driver in _drivers(host, wishes.get("driver"), ""):
+    case, apt = Case(facts), Offers(None)
+    _judge(case, wishes, apt, "")
+    for _cost, driver in _drivers(case, wishes.get("driver"), ""):
         for flavour in ("open", "proprietary") if driver else ():
-            gpu_driver_plan.DriverPlan(host, {**(driver or {}), "flavour": flavour}, apt, Judgement(), "").plan()
+            solver_driver.DriverPlan(case, {**(driver or {}), "flavour": flavour}, apt, Judgement(), "").plan()
     return sorted(apt.asked)
 
 
@@ -67,60 +72,55 @@ def merge(wishes: Wishes, nearest: Wishes) -> dict[str, Any]:
     return merged
 
 
-def _judge(host: Host, wishes: Wishes, offers: Offers, month: str) -> dict[str, Any]:
+def _judge(case: Case, wishes: Wishes, offers: Offers, month: str) -> dict[str, Any]:
     judgement = Judgement()
     wish = wishes.get("driver")
-    driver = gpu_driver_plan.DriverPlan(host, wish, offers, judgement, month).plan() if wish is not None else None
-    known = _driver_version(host, wish, driver)
+    driver = solver_driver.DriverPlan(case, wish, offers, judgement, month).plan() if wish is not None else None
+    known = _driver_version(case, wish, driver)
     cuda_wishes = wishes.get("cuda") or []
-    cuda = [gpu_cuda_plan.cuda_plan(host, item, known, offers, judgement) for item in cuda_wishes]
-    gpu_cuda_plan.judge_releases(cuda_wishes, judgement)
+    cuda = [solver_cuda.cuda_plan(case, item, known, offers, judgement) for item in cuda_wishes]
+    solver_cuda.judge_releases(cuda_wishes, judgement)
     majors = _majors(cuda_wishes)
-    cudnn = [gpu_cuda_plan.cudnn_plan(host, item, majors, judgement) for item in wishes.get("cudnn") or []]
+    cudnn = [solver_cuda.cudnn_plan(case, item, majors, judgement) for item in wishes.get("cudnn") or []]
     version = str(wishes.get("container_toolkit") or "")
-    toolkit = gpu_cuda_plan.container_toolkit_plan(version, driver, offers, judgement) if version else []
+    toolkit = solver_cuda.container_toolkit_plan(version, driver, offers, judgement) if version else []
     from_nvidia = bool(driver and driver["source"] != "distribution") or any(item["method"] == "apt" for item in cuda)
     return {
         "ok": not judgement.reasons,
         "reasons": judgement.reasons,
         "warnings": judgement.warnings,
         "driver": driver,
-        "repository": _repository(host) if from_nvidia else None,
+        "repository": case.repository if from_nvidia else None,
         "cuda": cuda,
         "cudnn": cudnn,
         "container_toolkit": toolkit,
     }
 
 
-def _driver_version(host: Host, wish: Mapping[str, Any] | None, driver: Mapping[str, Any] | None) -> str:
+def _driver_version(case: Case, wish: Mapping[str, Any] | None, driver: Mapping[str, Any] | None) -> str:
     """Return what is known of the driver that the host gets: its upstream version, its branch alone, or ""."""
     if wish is None:
-        return str(host.loaded_driver or "")
+        return str(case.loaded_driver or "")
     if driver is None:
         return ""
     version = str(driver["version"] or wish.get("version") or "")
-    return catalog.upstream(version) if "-" in version else version or str(driver["branch"])
+    return versions.upstream(version) if "-" in version else version or str(driver["branch"])
 
 
 def _majors(wishes: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(str(wish.get("version")).split(".", maxsplit=1)[0] for wish in wishes))
 
 
-def _repository(host: Host) -> dict[str, Any] | None:
-    found = host.repository
-    return {"path": f"compute/cuda/repos/{found[0]}/", "fingerprints": list(found[1])} if found else None
-
-
 # ---- The nearest choice that fits
 
 
-def _drivers(host: Host, wish: Mapping[str, Any] | None, month: str) -> Iterator[tuple[float, dict[str, Any] | None]]:
+def _drivers(case: Case, wish: Mapping[str, Any] | None, month: str) -> Iterator[tuple[float, dict[str, Any] | None]]:
     """Return the wish for a driver and the changed ones, cheapest change first, with the cost of each."""
     if wish is None:
         yield 0.0, None
         return
-    given = gpu_driver_plan.complete(wish)
-    own = gpu_driver_plan.branch_of(host, given)
+    given = solver_driver.complete(wish)
+    own = solver_driver.branch_of(case, given)
     found = []
     for source, branch, flavour, desktop in itertools.product(
         dict.fromkeys((given["source"], "distribution", "cuda_repository")),
@@ -128,7 +128,7 @@ def _drivers(host: Host, wish: Mapping[str, Any] | None, month: str) -> Iterator
         dict.fromkeys((given["flavour"], "auto")),
         dict.fromkeys((given["desktop"], False)),
     ):
-        gets = branch or gpu_driver_plan.branch_of(host, {**given, "source": source})
+        gets = branch or solver_driver.branch_of(case, {**given, "source": source})
         moved = (source, gets) != (given["source"], own)
         if source == "cuda_repository" and moved and gets not in catalog.REPOSITORY_BRANCHES:
             continue
@@ -141,29 +141,29 @@ def _drivers(host: Host, wish: Mapping[str, Any] | None, month: str) -> Iterator
                 cost += COSTS["version"]
             else:
                 cost += COSTS["branch"] + catalog.PREFERRED_BRANCHES.index(branch) / 10
-                cost += COSTS["ended_branch"] if gpu_driver_plan.has_ended(branch, month) else 0.0
+                cost += COSTS["ended_branch"] if solver_driver.has_ended(branch, month) else 0.0
         found.append((cost, choice))
     yield from sorted(found, key=lambda pair: pair[0])
 
 
-def _nearest(host: Host, wishes: Wishes, offers: Offers, month: str) -> dict[str, Any] | None:
+def _nearest(case: Case, wishes: Wishes, offers: Offers, month: str) -> dict[str, Any] | None:
     """Return the cheapest change of the wishes that _judge finds in order."""
     best: tuple[float, dict[str, Any]] | None = None
     wish = wishes.get("driver")
-    for cost, driver in _drivers(host, wish, month):
+    for cost, driver in _drivers(case, wish, month):
         if best and cost >= best[0]:
             break
         judgement = Judgement()
-        plan = gpu_driver_plan.DriverPlan(host, driver, offers, judgement, month).plan() if driver else None
+        plan = solver_driver.DriverPlan(case, driver, offers, judgement, month).plan() if driver else None
         if judgement.reasons:
             continue
-        known = _driver_version(host, driver, plan)
-        cuda, cuda_cost = _fitting_cuda(host, wishes.get("cuda") or [], known, offers)
-        cudnn, cudnn_cost = _fitting_cudnn(host, wishes.get("cudnn") or [], _majors(cuda))
+        known = _driver_version(case, driver, plan)
+        cuda, cuda_cost = _fitting_cuda(case, wishes.get("cuda") or [], known, offers)
+        cudnn, cudnn_cost = _fitting_cudnn(case, wishes.get("cudnn") or [], _majors(cuda))
         toolkit, toolkit_cost = _fitting_toolkit(str(wishes.get("container_toolkit") or ""), plan, offers)
         choice = {"driver": driver, "cuda": cuda, "cudnn": cudnn, "container_toolkit": toolkit}
         total = cost + cuda_cost + cudnn_cost + toolkit_cost
-        if (best is None or total < best[0]) and _judge(host, choice, offers, month)["ok"]:
+        if (best is None or total < best[0]) and _judge(case, choice, offers, month)["ok"]:
             best = (total, choice)
     return _changes(wishes, best[1]) if best else None
 
@@ -174,25 +174,25 @@ def _changes(wishes: Wishes, choice: Wishes) -> dict[str, Any]:
     given = {key: wishes.get(key) or nothing for key, nothing in empty.items()}
     changed = {key: choice[key] for key, value in given.items() if choice[key] != value}
     if wishes.get("driver") is not None:
-        before = gpu_driver_plan.complete(wishes["driver"])
+        before = solver_driver.complete(wishes["driver"])
         if driver := {key: value for key, value in choice["driver"].items() if value != before[key]}:
             return {"driver": driver, **changed}
     return changed
 
 
 def _fitting_cuda(
-    host: Host, wishes: Iterable[Mapping[str, Any]], driver: str, offers: Offers
+    case: Case, wishes: Iterable[Mapping[str, Any]], driver: str, offers: Offers
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the toolkits, each one that does not fit replaced by the nearest version or method that does."""
     found: list[dict[str, Any]] = []
     cost = 0.0
     for wish in map(dict, wishes):
-        taken = {gpu_cuda_plan.release_of(str(item["version"])) for item in found}
-        twice = gpu_cuda_plan.release_of(str(wish.get("version"))) in taken
+        taken = {solver_cuda.release_of(str(item["version"])) for item in found}
+        twice = solver_cuda.release_of(str(wish.get("version"))) in taken
         for rank, option in enumerate(() if twice else _cuda_options(wish)):
             judgement = Judgement()
-            gpu_cuda_plan.cuda_plan(host, option, driver, offers, judgement)
-            if not judgement.reasons and gpu_cuda_plan.release_of(str(option["version"])) not in taken:
+            solver_cuda.cuda_plan(case, option, driver, offers, judgement)
+            if not judgement.reasons and solver_cuda.release_of(str(option["version"])) not in taken:
                 found.append(option)
                 cost += CUDA_COST if rank else 0.0
                 break
@@ -208,19 +208,19 @@ def _cuda_options(wish: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield wish
     yield from ({**wish, "method": other} for other in methods[1:])
     major = version.split(".", maxsplit=1)[0]
-    newest_first = sorted(catalog.CUDA_DRIVERS, key=catalog.numbers, reverse=True)
+    newest_first = sorted(catalog.CUDA_DRIVERS, key=versions.numbers, reverse=True)
     ordered = sorted(newest_first, key=lambda other: other.split(".", maxsplit=1)[0] != major)
     yield from ({**wish, "version": other, "method": by} for other in ordered for by in methods)
 
 
-def _fitting_cudnn(host: Host, wishes: Iterable[Mapping[str, Any]], majors: list[str]) -> tuple[list[dict[str, Any]], float]:
+def _fitting_cudnn(case: Case, wishes: Iterable[Mapping[str, Any]], majors: list[str]) -> tuple[list[dict[str, Any]], float]:
     """Return the cuDNNs, each one that does not fit moved to a CUDA that is there, or left out."""
     found: list[dict[str, Any]] = []
     cost = 0.0
     for wish in map(dict, wishes):
         for option in (wish, *({**wish, "cuda": major} for major in majors)):
             judgement = Judgement()
-            gpu_cuda_plan.cudnn_plan(host, option, majors, judgement)
+            solver_cuda.cudnn_plan(case, option, majors, judgement)
             if not judgement.reasons and (option is wish or option not in found):
                 found.append(option)
                 cost += 0.0 if option is wish else CUDNN_COST
@@ -233,10 +233,10 @@ def _fitting_cudnn(host: Host, wishes: Iterable[Mapping[str, Any]], majors: list
 def _fitting_toolkit(version: str, driver: Mapping[str, Any] | None, offers: Offers) -> tuple[str, float]:
     """Return the wished container toolkit, or the first one that fits of the default and those that apt has."""
     offered = [str(offer["version"]) for offer in offers.of(catalog.CONTAINER_TOOLKIT_PACKAGES[0]) or ()] if version else []
-    options = [version, catalog.CONTAINER_TOOLKIT_DEFAULT, *map(catalog.upstream, offered)]
+    options = [version, catalog.CONTAINER_TOOLKIT_DEFAULT, *map(versions.upstream, offered)]
     for option in options if version else ():
         judgement = Judgement()
-        gpu_cuda_plan.container_toolkit_plan(option, driver, offers, judgement)
+        solver_cuda.container_toolkit_plan(option, driver, offers, judgement)
         if not judgement.reasons:
             return option, 0.0 if option == version else TOOLKIT_COST
     return "", 2 * TOOLKIT_COST if version else 0.0

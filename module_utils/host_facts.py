@@ -18,6 +18,8 @@ def gather(root: Path, find: Callable[[str], str | None], nvidia_smi_timeout: fl
     gpus = pci.gpus(root)
     kernel = host_inventory.kernel(root)
     packages = driver_facts.driver_packages(root)
+    by_dkms = not driver_facts.are_prebuilt(packages)
+    kernel["need_modules"] = host_inventory.kernels_that_need_modules(kernel, by_dkms=by_dkms)
     return {
         "gpus": gpus,
         "nvswitch": pci.nvswitch(root),
@@ -29,6 +31,7 @@ def gather(root: Path, find: Callable[[str], str | None], nvidia_smi_timeout: fl
             installed=driver_facts.installed_version(packages),
             loaded=driver["version"],
             modules=driver_facts.will_boot(root, kernel["may_boot"], find("zstd")),
+            needed=kernel["need_modules"],
             has_gpu=bool(gpus),
         ),
         "persistence": driver_facts.persistence(root),

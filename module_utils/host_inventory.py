@@ -9,6 +9,7 @@ import re
 import shlex
 import struct
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,17 @@ def kernel(root: Path) -> dict[str, Any]:
             for release in [*may_boot, *([running] if running and running not in may_boot else [])]
         },
     }
+
+
+def kernels_that_need_modules(kernel: Mapping[str, Any], *, by_dkms: bool = True) -> list[str]:
+    """Return the kernels that must have the modules of a driver, oldest first, by what kernel() says.
+
+    The running one and the newest, which is what boot loaders choose by themselves; and as DKMS builds for every kernel that
+    has headers, those too. An older kernel without headers can't have modules, and must not keep a host from its driver.
+    by_dkms: False for signed modules of the distribution, which come in packages for a kernel each.
+    """
+    must = {kernel["running"], *kernel["may_boot"][-1:], *(kernel["headers"] if by_dkms else ())}
+    return [release for release in kernel["may_boot"] if release in must]
 
 
 def _kernel_compiler(root: Path, release: str, running: bool) -> int | None:

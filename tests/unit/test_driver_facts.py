@@ -54,35 +54,11 @@ def write_module(root: Path, release: str, name: str, content: bytes) -> Path:
 # --- packages
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nvidia-driver-580-server-open", "nvidia-dkms-580", "libnvidia-compute-580", "nvidia-headless-no-dkms-580",
-        "nvidia-kernel-common", "nvidia-firmware-580-580.95.05", "linux-modules-nvidia-580-generic-hwe-24.04",
-        "linux-objects-nvidia-580-6.8.0-90-generic", "xserver-xorg-video-nvidia-580", "cuda-drivers", "cuda-drivers-580",
-        "nvidia-open", "nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "libcudadebugger1", "firmware-nvidia-gsp",
-        "nvidia-alternative", "libgl1-nvidia-glvnd-glx", "libglx-nvidia0", "libnvcuvid1", "nvidia-tesla-535-kernel-dkms",
-        "nvidia-persistenced", "nvidia-modprobe", "nvidia-fabricmanager-580", "libnvidia-nscq", "libnvsdm", "nvidia-imex",
-        "nvlsm", "nvidia-cuda-mps",
-    ],
-)  # fmt: skip
-def test_packages_of_the_driver_are_known_by_name(tmp_path, name):
-    write_packages(tmp_path, package(name, "580.95.05-1"))
-    assert [entry["name"] for entry in driver_facts.driver_packages(tmp_path)] == [name]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container1", "libnvidia-container-tools",
-        "nvidia-docker2", "nvidia-cuda-toolkit", "nvidia-cuda-dev", "nvidia-cudnn", "nvidia-fs-dkms", "nvidia-gds-13-0",
-        "libnvidia-ml-dev", "nvidia-driver-local-repo-ubuntu2404-580.95.05", "nvidia-prime", "cuda-toolkit-12-8", "libcudart12",
-        "boinc-client-nvidia-cuda", "bumblebee-nvidia", "linux-image-6.8.0-90-generic",
-    ],
-)  # fmt: skip
-def test_packages_with_similar_names_are_not_of_the_driver(tmp_path, name):
-    write_packages(tmp_path, package(name, "1.0-1"))
-    assert driver_facts.driver_packages(tmp_path) == []
+def test_packages_of_a_driver_are_told_from_others_by_the_catalog(tmp_path):
+    write_packages(
+        tmp_path, *(package(name, "1.0-1") for name in ("nvidia-smi", "nvidia-fs-dkms", "libnvidia-container1", "nvlsm", "bash"))
+    )
+    assert [entry["name"] for entry in driver_facts.driver_packages(tmp_path)] == ["nvidia-smi", "nvlsm"]
 
 
 def test_packages_are_listed_with_version_and_source(tmp_path):
@@ -278,7 +254,6 @@ OLD, NEW, OLD_KERNEL = "580.65.06", "580.95.05", "6.1.0-56-amd64"
         (None, NEW, NEW, {KERNEL: NEW}, True, "in_order", "580.95.05 is installed and loaded"),
         (NEW, NEW, NEW, {}, True, "in_order", "580.95.05 is installed and loaded"),
         (NEW, NEW, None, {KERNEL: NEW}, False, "in_order", "this host has no GPU for it"),
-        (NEW, NEW, NEW, {OLD_KERNEL: None, KERNEL: NEW}, True, "in_order", "580.95.05 is installed and loaded"),
         (NEW, NEW, OLD, {KERNEL: NEW}, True, "reboot_pending", "580.95.05 is installed and 580.65.06 is still loaded"),
         (None, NEW, OLD, {}, True, "reboot_pending", "580.65.06 is still loaded"),
         (NEW, NEW, None, {KERNEL: NEW}, True, "reboot_pending", "installed and not loaded"),
@@ -302,11 +277,50 @@ OLD, NEW, OLD_KERNEL = "580.65.06", "580.95.05", "6.1.0-56-amd64"
     ],
 )
 def test_drift_is_told_with_its_remedy(wanted, installed, loaded, modules, has_gpu, state, said):  # noqa: PLR0913, PLR0917 - a table
-    result = driver_facts.drift(wanted, installed, loaded, modules, has_gpu)
+    result = driver_facts.drift(
+        wanted=wanted, installed=installed, loaded=loaded, modules=modules, needed=list(modules), has_gpu=has_gpu
+    )
     assert (result["state"], said in result["message"]) == (state, True), result["message"]
     assert "\n" not in result["message"]
     facts = {"wanted": wanted, "installed": installed, "loaded": loaded, "will_boot": modules}
     assert {name: result[name] for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("old_module", "needed", "state", "said"),
+    [
+        (None, [KERNEL], "in_order", "580.95.05 is installed and loaded"),
+        (OLD, [KERNEL], "in_order", "580.95.05 is installed and loaded"),
+        (None, [OLD_KERNEL, KERNEL], "mismatch", f"kernel {OLD_KERNEL} has no module of it"),
+        (OLD, [OLD_KERNEL, KERNEL], "mismatch", f"kernel {OLD_KERNEL} has the module of 580.65.06"),
+    ],
+)
+def test_kernels_that_need_no_module_may_lack_it(old_module, needed, state, said):
+    modules = {OLD_KERNEL: old_module, KERNEL: NEW}
+    result = driver_facts.drift(wanted=NEW, installed=NEW, loaded=NEW, modules=modules, needed=needed, has_gpu=True)
+    assert (result["state"], said in result["message"]) == (state, True), result["message"]
+
+
+@pytest.mark.parametrize(
+    ("packages", "needed", "state"),
+    [
+        (["libnvidia-compute-580"], ["6.8.0-88-generic", "6.8.0-90-generic"], "mismatch"),
+        (["libnvidia-compute-580", "linux-modules-nvidia-580-open-generic"], ["6.8.0-90-generic"], "in_order"),
+    ],
+    ids=["by DKMS", "signed by Canonical"],
+)
+def test_an_older_kernel_with_headers_needs_the_module_if_dkms_builds_it(tmp_path, packages, needed, state):
+    """Canonical's signed modules come in packages for a kernel each, and an old kernel keeps its headers."""
+    standin.write_host(tmp_path, {"driver_version": "580.95.05", "flavour": "open", "gpus": [A40]})
+    write_packages(tmp_path, *(package(name, "580.95.05-0ubuntu0.24.04.1") for name in packages))
+    write_module(tmp_path, "6.8.0-90-generic", "nvidia.ko", module_bytes("580.95.05"))
+    for folder in ("proc/sys/kernel", "lib/modules/6.8.0-88-generic/build", "lib/modules/6.8.0-90-generic/build"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "boot/vmlinuz-6.8.0-88-generic").touch()
+    (tmp_path / "proc/sys/kernel/osrelease").write_text("6.8.0-90-generic\n")
+    facts = host_facts.gather(tmp_path, {}.get, 10)
+    assert facts["kernel"]["need_modules"] == needed
+    assert facts["driver_drift"]["state"] == state
 
 
 def test_an_unattended_upgrade_of_the_libraries_is_a_pending_reboot(tmp_path):

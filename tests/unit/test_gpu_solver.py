@@ -142,6 +142,21 @@ JAMMY_LAST_535 = both(JAMMY_APT, ubuntu("535-server", "535.309.01-0ubuntu0.22.04
 HWE = {**JAMMY, "kernel": kernel("6.8.0-90-generic", compilers={"6.8.0-90-generic": 12})}
 OLD_KERNEL = {"kernel": kernel("6.1.0-50-amd64", "6.1.0-57-amd64", headers=["6.1.0-57-amd64"])}
 
+DEBIAN12_PLANNED = (
+    "nvidia-kernel-dkms nvidia-smi libcuda1 libnvidia-ml1 libnvidia-ptxjitcompiler1 libnvidia-nvvm4 libnvidia-cfg1 "
+    "firmware-nvidia-gsp nvidia-persistenced nvidia-modprobe"
+)
+#: As after a security update, which takes the version before out of the archive.
+DEBIAN12_MOVED_ON = {
+    **apt("Debian", f"nvidia-kernel-dkms {DEBIAN_USERSPACE}", "535.309.01-0+deb12u1"),
+    **apt("Debian", "linux-headers-amd64", "6.1.192-3"),
+}
+
+
+def installed(names, version):
+    return {"driver_packages": [{"name": name, "version": version, "source": name} for name in names.split()]}
+
+
 # ---- Wishes
 
 
@@ -332,8 +347,10 @@ CASES = {
         DEBIAN13, REPOSITORY, CUDA_DEBIAN, [], [],
         {
             "repository": {
-                "path": "compute/cuda/repos/debian13/x86_64/",
+                "url": "https://developer.download.nvidia.com/compute/cuda/repos/debian13/x86_64/",
+                "key_url": "https://developer.download.nvidia.com/compute/cuda/repos/debian13/x86_64/8793F200.pub",
                 "fingerprints": ["02182E60104FCDC26EAE1B8597A5D4CB8793F200"],
+                "obsolete_keys": ["AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"],
             },
             "driver": {"version": "580.178.04-1", "packages": ["nvidia-kernel-open-dkms", "nvidia-driver-cuda"]},
         },
@@ -342,10 +359,52 @@ CASES = {
         {}, REPOSITORY, CUDA_DEBIAN, [], [],
         {
             "repository": {
-                "path": "compute/cuda/repos/debian12/x86_64/",
+                "key_url": "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/3bf863cc.pub",
                 "fingerprints": ["EB693B3035CD5710E231E123A4B469963BF863CC"],
             }
         },
+    ),
+    # What the archive no longer has
+    "an installed driver needs no archive that still has it": (
+        installed(DEBIAN12_PLANNED, "535.261.03-1"), driver(source="distribution", version="535.261.03"), DEBIAN12_MOVED_ON,
+        [], ["branch_eol"],
+        {
+            "driver": {
+                "version": "535.261.03-1",
+                "packages": DEBIAN12_PLANNED.split(),
+                "pins": [
+                    {"package": "src:nvidia-graphics-drivers", "version": "535.261.03-1"},
+                    {"package": "src:nvidia-open-gpu-kernel-modules", "version": "535.261.03-*"},
+                ],
+            }
+        },
+    ),
+    "a version that is neither offered nor installed is refused": (
+        installed(DEBIAN12_PLANNED, "535.261.03-1"), driver(source="distribution", version="535.247.01"), DEBIAN12_MOVED_ON,
+        ["version_not_offered"], ["branch_eol"], {"nearest": {"driver": {"version": "", "branch": "535"}}},
+    ),
+    "a driver that is installed in part is not in the archive as a whole": (
+        installed("nvidia-kernel-dkms libcuda1", "535.261.03-1"), driver(source="distribution", version="535.261.03"),
+        DEBIAN12_MOVED_ON, ["set_incomplete"], ["branch_eol"], {"nearest": {"driver": {"version": "", "branch": "535"}}},
+    ),
+    "what is offered is preferred to what is installed": (
+        installed(DEBIAN12_PLANNED, "535.261.03-1"), DISTRIBUTION, DEBIAN12_MOVED_ON, [], ["branch_eol"],
+        {"driver": {"version": "535.309.01-0+deb12u1"}},
+    ),
+    "what else is installed of the set stays in it": (
+        {**NOBLE, **installed("nvidia-dkms-580-open libnvidia-compute-580 nvidia-utils-580", "580.65.06-1ubuntu1")},
+        driver(source="cuda_repository", version="580.65.06"), CUDA_UBUNTU, [], [],
+        {
+            "driver": {
+                "version": "580.65.06-1ubuntu1",
+                "packages": ["nvidia-dkms-580-open", "libnvidia-compute-580", "nvidia-utils-580"],
+            }
+        },
+    ),
+    "a repository is not there because its driver is": (
+        {**NOBLE, **installed("nvidia-dkms-580-open libnvidia-compute-580", "580.65.06-1ubuntu1")},
+        driver(source="cuda_repository", version="580.65.06"),
+        {"nvidia-dkms-580-open": [], "libnvidia-compute-580": [], **JAMMY_APT}, [], ["by_tables"], {"driver": {"version": ""}},
     ),
     # Ubuntu's archive
     "ubuntu takes the server flavour of the long-term branch": (
@@ -440,7 +499,7 @@ CASES = {
                 ],
                 "pins": [
                     {"package": gpu_catalog.DRIVER_GLOBS, "version": "580.95.05-1ubuntu1"},
-                    {"package": "nvidia-fabricmanager* libnvidia-nscq* libnvsdm*", "version": "580.95.05-*"},
+                    {"package": "nvidia-fabricmanager* libnvidia-nscq* nvidia-imex* libnvsdm*", "version": "580.95.05-*"},
                 ],
             }
         },
@@ -582,6 +641,22 @@ CASES = {
             }
         },
     ),
+    "what apt has of the rest of the nvswitch set in the same version comes along": (
+        {**DEBIAN13, **NVSWITCH, **gpus(H100)}, driver(source="cuda_repository", branch="580"),
+        both(CUDA_DEBIAN, apt("nvidia", "nvidia-imex-580", "580.178.04-1"), apt("nvidia", "libnvsdm", "580.95.05-1")), [], [],
+        {
+            "driver": {
+                "packages": [
+                    "nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-fabricmanager", "libnvidia-nscq", "nvidia-imex-580",
+                ],
+            }
+        },
+    ),
+    "from 590 on the names of the nvswitch set have no number": (
+        {**NOBLE, **NVSWITCH, **gpus(H100)}, driver(source="cuda_repository", branch="595"),
+        both(CUDA_UBUNTU, apt("nvidia", "nvidia-imex libnvsdm", "595.91.07-1")), [], [],
+        {"driver": {"packages": ["nvidia-dkms-open", "libnvidia-compute", "nvidia-fabricmanager", "nvidia-imex", "libnvsdm"]}},
+    ),
     "nvlink 5 takes its subnet manager along": (
         {**NOBLE, **NVLINK5, **gpus(B200)}, driver(source="cuda_repository", branch="595"), CUDA_UBUNTU, [], [],
         {"driver": {"packages": ["nvidia-dkms-open", "libnvidia-compute", "nvidia-fabricmanager", "nvlsm", "infiniband-diags"]}},
@@ -639,6 +714,23 @@ CASES = {
     "the newest kernel needs headers, though another one is running": (
         {"kernel": kernel("6.1.0-49-amd64", "6.1.0-50-amd64", running="6.1.0-49-amd64", headers=["6.1.0-49-amd64"])},
         DISTRIBUTION, DEBIAN12_APT, ["headers_missing"], ["branch_eol"], {"nearest": None},
+    ),
+    "an old kernel with headers is built for like the newest": (
+        {
+            **JAMMY, "compilers": {"gcc": 11, "gcc-11": 11},
+            "kernel": kernel("6.5.0-9-generic", "5.15.0-190-generic", compilers={"6.5.0-9-generic": 12}),
+        },
+        DISTRIBUTION, {**JAMMY_APT, "gcc-12": []}, ["compiler_mismatch"], [], {"nearest": None},
+    ),
+    "a kernel for which nothing can be built needs no compiler": (
+        {
+            **JAMMY, "compilers": {"gcc": 11, "gcc-11": 11},
+            "kernel": kernel(
+                "6.5.0-9-generic", "5.15.0-190-generic", headers=["5.15.0-190-generic"], compilers={"6.5.0-9-generic": 12}
+            ),
+        },
+        DISTRIBUTION, {**JAMMY_APT, "gcc-12": [], "linux-headers-6.5.0-9-generic": []}, [], ["headers_missing"],
+        {"driver": {"compilers": []}},
     ),
     "cloud and arm kernels have their own metapackages": (
         {**ARM, "kernel": kernel("6.1.0-57-cloud-arm64", "6.1.0-57-arm64")}, DISTRIBUTION, None, [],
@@ -962,35 +1054,31 @@ def test_the_same_question_gets_the_same_answer_and_changes_nothing():
     assert (facts, wishes, JAMMY_APT) == before
 
 
-#: All binary packages of Debian 13's sources nvidia-graphics-drivers and nvidia-open-gpu-kernel-modules.
-DEBIAN_SET = """
-firmware-nvidia-gsp libcuda1 libcudadebugger1 libegl-nvidia0 libgl1-nvidia-glvnd-glx libgles-nvidia1 libgles-nvidia2
-libglx-nvidia0 libnvcuvid1 libnvidia-allocator1 libnvidia-api1 libnvidia-cfg1 libnvidia-eglcore libnvidia-encode1
-libnvidia-fbc1 libnvidia-glcore libnvidia-glvkspirv libnvidia-gpucomp libnvidia-ml1 libnvidia-ngx1 libnvidia-nvvm4
-libnvidia-opticalflow1 libnvidia-pkcs11-openssl3 libnvidia-ptxjitcompiler1 libnvidia-rtcore libnvoptix1 nvidia-alternative
-nvidia-cuda-mps nvidia-detect nvidia-driver nvidia-driver-bin nvidia-driver-full nvidia-driver-libs nvidia-egl-common
-nvidia-egl-icd nvidia-kernel-dkms nvidia-kernel-source nvidia-kernel-support nvidia-legacy-check nvidia-libopencl1
-nvidia-opencl-common nvidia-opencl-icd nvidia-powerd nvidia-smi nvidia-suspend-common nvidia-vdpau-driver
-nvidia-vulkan-common nvidia-vulkan-icd xserver-xorg-video-nvidia nvidia-open-kernel-dkms nvidia-open-kernel-source
-nvidia-open-kernel-support
-"""
-OTHER_SETS = """
-nvidia-tesla-470-kernel-dkms libnvidia-tesla-470-cuda1 libgl1-nvidia-tesla-535-glvnd-glx firmware-nvidia-tesla-535-gsp
-nvidia-headless-580-server-open nvidia-firmware-580-server-580.173.02 linux-modules-nvidia-580-server-open-generic
-linux-objects-nvidia-580-server-6.8.0-90-generic cuda-drivers-580 cuda-drivers nvidia-fabricmanager libnvidia-nscq libnvsdm nvlsm
-libxnvctrl0
-"""
-NOT_OWNED = """
-nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container1 libnvidia-container-tools nvidia-cuda-toolkit
-nvidia-cudnn cuda-toolkit-12-8 libcudnn9-cuda-12 linux-image-amd64 linux-headers-amd64 libcudart12 dkms
-"""
+KEPT = [{"name": name, "version": "535.261.03-1", "origin": "distribution"} for name in DEBIAN12_PLANNED.split()]
 
 
-@pytest.mark.parametrize(("names", "owned"), [(DEBIAN_SET, True), (OTHER_SETS, True), (NOT_OWNED, False)])
-def test_the_driver_owns_its_packages_and_no_others(names, owned):
-    patterns = gpu_solver.solve(facts_of({}), DISTRIBUTION, DEBIAN12_APT, MONTH)["driver"]["owned"]
-    found = {name for name in names.split() if any(re.match(pattern, name) for pattern in patterns)}
-    assert found == (set(names.split()) if owned else set())
+def test_a_driver_whose_files_the_host_keeps_needs_no_archive_either():
+    """Also where somebody removed packages of it: the record names them, and the store has them."""
+    wishes = driver(source="distribution", version="535.261.03")
+    codes = [reason["code"] for reason in gpu_solver.solve(facts_of({}), wishes, DEBIAN12_MOVED_ON, MONTH)["reasons"]]
+    assert codes == ["version_not_offered"]
+    answer = gpu_solver.solve(facts_of({}), wishes, DEBIAN12_MOVED_ON, MONTH, kept=KEPT)
+    assert (answer["ok"], answer["driver"]["version"]) == (True, "535.261.03-1")
+
+
+@pytest.mark.parametrize(("origin", "codes"), [("cuda_repository", []), ("distribution", ["version_not_offered"])])
+def test_a_kept_driver_is_no_offer_of_another_source(origin, codes):
+    """Ubuntu and NVIDIA give packages the same names."""
+    names = ("nvidia-dkms-580-open", "libnvidia-compute-580")
+    kept = [{"name": name, "version": "580.65.06-1ubuntu1", "origin": origin} for name in names]
+    facts = facts_of({**NOBLE, **installed(" ".join(names), "580.65.06-1ubuntu1")})
+    wishes = driver(source="cuda_repository", version="580.65.06")
+    answer = gpu_solver.solve(facts, wishes, CUDA_UBUNTU, MONTH, kept=kept)
+    assert [reason["code"] for reason in answer["reasons"]] == codes
+
+
+def test_what_belongs_to_a_driver_is_what_the_catalog_says():
+    assert gpu_solver.solve(facts_of({}), DISTRIBUTION, DEBIAN12_APT, MONTH)["driver"]["owned"] == list(gpu_catalog.OWNED)
 
 
 def test_every_package_of_every_plan_is_owned_or_stays_loose():

@@ -23,7 +23,9 @@ sys.path.insert(0, str(ROOT / "tests/standins"))
 standin = importlib.import_module("nvidia_smi")
 add_function = standin.write_pci_function
 
-MODULES = ("driver_facts", "host_facts", "host_inventory", "nvidia_state", "pci", "reachability")
+MODULES = (
+    "driver_facts", "gpu_catalog", "host_facts", "host_inventory", "nvidia_state", "pci", "reachability", "versions",
+)  # fmt: skip
 
 
 def add_files(root: Path, files: dict[str, str]) -> Path:
@@ -250,6 +252,32 @@ def test_the_running_kernel_may_boot_again_if_its_modules_are_there(tmp_path, mo
     add_files(tmp_path, {"proc/sys/kernel/osrelease": "6.12.1\n", image: ""})
     add_files(tmp_path, {f"lib/modules/{release}/modules.dep": "" for release in modules})
     assert host_inventory.kernel(tmp_path)["may_boot"] == may_boot
+
+
+@pytest.mark.parametrize(
+    ("running", "may_boot", "headers", "need"),
+    [
+        ("6.1.0-2", ["6.1.0-1", "6.1.0-2"], ["6.1.0-1", "6.1.0-2"], ["6.1.0-1", "6.1.0-2"]),
+        ("6.1.0-2", ["6.1.0-1", "6.1.0-2", "6.1.0-3"], [], ["6.1.0-2", "6.1.0-3"]),
+        ("6.1.0-1", ["6.1.0-1", "6.1.0-2", "6.1.0-3"], ["6.1.0-3"], ["6.1.0-1", "6.1.0-3"]),
+        ("6.1.0-3", ["6.1.0-1", "6.1.0-2", "6.1.0-3"], ["6.1.0-2", "6.1.0-9"], ["6.1.0-2", "6.1.0-3"]),
+        ("6.1.0-0", ["6.1.0-1"], [], ["6.1.0-1"]),
+        ("6.1.0-0", [], [], []),
+        (None, [], [], []),
+    ],
+    ids=[
+        "all have headers", "the running one and the newest", "the newest is no third one", "one more has headers",
+        "the running one was removed", "container", "unknown",
+    ],
+)  # fmt: skip
+def test_the_kernels_that_need_modules_are_those_that_run_or_start_next_or_can_have_them(running, may_boot, headers, need):
+    facts = {"running": running, "may_boot": may_boot, "headers": headers}
+    assert host_inventory.kernels_that_need_modules(facts) == need
+
+
+def test_headers_say_nothing_about_modules_that_nobody_builds():
+    facts = {"running": "6.1.0-2", "may_boot": ["6.1.0-1", "6.1.0-2"], "headers": ["6.1.0-1", "6.1.0-2"]}
+    assert host_inventory.kernels_that_need_modules(facts, by_dkms=False) == ["6.1.0-2"]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_healthy_host_has_no_findings():
         ({"nvidia_smi": {"timed_out": True, "exit_code": None, "gpus": []}}, {}, "driver", "hangs"),
         ({"nvidia_smi": {"message": "No devices found.", "gpus": []}}, {}, "driver", "0 of 1 GPUs, missing: 0000:17"),
         ({"reachable": [{"endpoint": "mirror:443", "error": "refused"}]}, {}, "reachable", "mirror:443"),
-        ({}, {"preflight_cuda_versions": ["14.0"]}, "cuda_compatibility", "not in the table"),
+        ({}, {"preflight_cuda_versions": ["14.0"]}, "cuda_compatibility", "not in the catalog"),
     ],
 )
 def test_each_fault_is_found_and_comes_with_a_remedy(changes, settings, check, message):
