@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -12,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from ansible.module_utils import apt_sources
+from ansible.module_utils import apt_sources, files
 from ansible.module_utils.apt_sources import Move, Repository, Step, Write
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.openpgp import KeyringError, dearmor, fingerprints
@@ -154,20 +153,12 @@ def read(path: str) -> bytes | None:
 
 
 def replace(path: str, data: bytes | None) -> None:
-    """Write a file as a whole, or remove it."""
-    file = real(path)
+    """Write a file as a whole, or remove it. Another one may hold a password and be readable by root alone; it stays so."""
     if data is None:
-        file.unlink()
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Not atomic_move, which would end the module with the steps before it done.
-    draft = file.with_name(f"{file.name}.groundwork-new")
-    draft.write_bytes(data)
-    draft.chmod(0o644)
-    if file.exists():  # it may hold a password and be readable by root alone
-        shutil.copymode(file, draft)
-        os.chown(draft, file.stat().st_uid, file.stat().st_gid)
-    draft.replace(file)
+        real(path).unlink()
+    else:
+        # Not atomic_move, which would end the module with the steps before it done.
+        files.replace(real(path), data)
 
 
 def normal(texts: list[str], faults: list[str]) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 from ansible.module_utils import cdi
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.container_toolkit import BACKUPS, backup_folder
 
 DOCUMENTATION = r"""
 module: cdi_spec
@@ -18,14 +18,10 @@ description:
   - The one spec is C(/var/run/cdi/nvidia.yaml), which the toolkit's own C(nvidia-cdi-refresh.service) writes.
   - Generates a spec aside and compares. Where the files differ, because of another driver, another GPU, other MIG instances or
     other settings of the service, the service is started again.
-  - Moves aside any other spec of the kind nvidia.com/gpu, whatever made it. Specs of other kinds are left alone.
+  - Moves any other spec of the kind nvidia.com/gpu, whatever made it, to C(/var/backups/groundwork/nvidia_container_toolkit).
+    Specs of other kinds are left alone.
   - Without a driver that is loaded and complete there is nothing to describe. That is no failure; the result says so, and a
     spec that names files which are gone is removed.
-options:
-  backup_dir:
-    description: Where specs go that are moved aside.
-    type: path
-    default: /var/backups/groundwork/nvidia_container_toolkit
 author: Groundwork maintainers
 """
 
@@ -97,13 +93,6 @@ def reason(present: dict[str, str]) -> str:
     return "it is not what the driver, its GPUs and the settings of the service make now"
 
 
-def move_aside(path: str, folder: Path) -> None:
-    """Move a spec into the directory of backups, under a name that no other has."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()), dir=folder))
-    shutil.move(ROOT / path.lstrip("/"), target)
-
-
 def plan(module: AnsibleModule, before: dict[str, str], notes: list[str]) -> dict[str, str]:
     """Return the specs that the host is to have."""
     if why := cdi.no_driver(ROOT):
@@ -118,9 +107,8 @@ def plan(module: AnsibleModule, before: dict[str, str], notes: list[str]) -> dic
 
 def main() -> None:
     """Compare, plan, act."""
-    backup = {"type": "path", "default": "/var/backups/groundwork/nvidia_container_toolkit"}
-    module = AnsibleModule(argument_spec={"backup_dir": backup}, supports_check_mode=True)
-    folder, backup_dir = ROOT / cdi.GENERATED_IN, module.params["backup_dir"]
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    folder = ROOT / cdi.GENERATED_IN
     notes: list[str] = []
     before, others = cdi.generated(folder), cdi.others(ROOT)
     after = plan(module, before, notes)
@@ -128,7 +116,7 @@ def main() -> None:
     write = any(before.get(name) != text for name, text in after.items())
     actions = [f"write {SPEC} anew: {reason(before)}"] if write else []
     actions += [f"remove /{cdi.GENERATED_IN}/{name}: {reason({'nvidia.yaml': before[name]})}" for name in surplus]
-    actions += [f"move {path} to {backup_dir}: {SERVICE} keeps the one spec of this host's GPUs" for path in others]
+    actions += [f"move {path} to {BACKUPS}: {SERVICE} keeps the one spec of this host's GPUs" for path in others]
     if not module.check_mode:
         if write:
             refresh(module, after)
@@ -136,7 +124,7 @@ def main() -> None:
             (folder / name).unlink()
         # Last, so that a host whose own spec can't be made keeps the one that it has.
         for path in others:
-            move_aside(path, ROOT / backup_dir.lstrip("/"))
+            shutil.move(ROOT / path.lstrip("/"), backup_folder(ROOT))
     changes = {SPEC: ("".join(before.values()), "".join(after.values())), "actions": ("", "".join(f"{a}\n" for a in actions))}
     diff = [
         {"before_header": header, "after_header": header, "before": old, "after": new}

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import tempfile
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.container_toolkit import table_value
+from ansible.module_utils.container_toolkit import backup_folder, table_value
+from ansible.module_utils.files import replace
 
 DOCUMENTATION = r"""
 module: container_toolkit_config
@@ -21,7 +19,7 @@ short_description: Set the mode of NVIDIA's container runtime, and make it known
 description:
   - Everything is written by C(nvidia-ctk), and only where something differs.
   - containerd and CRI-O get a drop-in; containerd's own file is only made to import it. Docker has no drop-ins, so its
-    C(daemon.json) is merged. A file that was there is copied to O(backup_dir) before.
+    C(daemon.json) is merged. A file that was there is copied to C(/var/backups/groundwork/nvidia_container_toolkit) before.
   - Restarts nothing. In a dry run on a host without C(nvidia-ctk), it counts on the mode auto, which the package sets.
 options:
   mode:
@@ -35,10 +33,6 @@ options:
     elements: str
     choices: [containerd, crio, docker]
     default: []
-  backup_dir:
-    description: Where files are copied before they are changed.
-    type: path
-    default: /var/backups/groundwork/nvidia_container_toolkit
 author: Groundwork maintainers
 """
 
@@ -55,6 +49,10 @@ changed_paths:
   returned: success
   type: list
   elements: str
+read_paths:
+  description: Engine -> the files of its settings, which it reads at its start.
+  returned: success
+  type: dict
 """
 
 #: The directory under which everything is read and written; tests put a made-up tree in its place.
@@ -91,12 +89,10 @@ def ask(module: AnsibleModule, *arguments: str) -> str:
     return str(output)
 
 
-def back_up(module: AnsibleModule, path: str) -> None:
+def back_up(path: str) -> None:
     """Copy a file, if it exists, into a directory of its own."""
     if (file := ROOT / path.lstrip("/")).exists():
-        parent = ROOT / module.params["backup_dir"].lstrip("/")
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.copy2(file, tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()), dir=parent))
+        shutil.copy2(file, backup_folder(ROOT))
 
 
 def set_mode(module: AnsibleModule) -> dict[str, tuple[str, str]]:
@@ -106,15 +102,9 @@ def set_mode(module: AnsibleModule) -> dict[str, tuple[str, str]]:
         return {}
     after = ask(module, "config", f"--config-file={ROOT / CONFIG.lstrip('/')}", "--set", f"nvidia-container-runtime.mode={mode}")
     if not module.check_mode:
-        back_up(module, CONFIG)
+        back_up(CONFIG)
         # Not by its --in-place, which empties the file first and then fills it.
-        handle, name = tempfile.mkstemp(dir=module.tmpdir)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(after)
-        Path(name).chmod(0o644)
-        target = ROOT / CONFIG.lstrip("/")
-        target.parent.mkdir(exist_ok=True)
-        module.atomic_move(name, str(target))
+        replace(ROOT / CONFIG.lstrip("/"), after)
     return {CONFIG: (before, after)}
 
 
@@ -138,7 +128,7 @@ def add_runtime(module: AnsibleModule, name: str) -> dict[str, tuple[str, str]]:
         return {}
     if not module.check_mode:
         for file in filter(None, engine):
-            back_up(module, file)
+            back_up(file)
         ask(module, *arguments)
         if not is_known(engine, wanted):
             module.fail_json(f"`nvidia-ctk {' '.join(arguments)}` did not write {path} as its --dry-run printed it")
@@ -151,7 +141,6 @@ def main() -> None:
         argument_spec={
             "mode": {"type": "str", "choices": ["auto", "cdi", "legacy"], "required": True},
             "engines": {"type": "list", "elements": "str", "choices": list(ENGINES), "default": []},
-            "backup_dir": {"type": "path", "default": "/var/backups/groundwork/nvidia_container_toolkit"},
         },
         supports_check_mode=True,
     )
@@ -169,7 +158,8 @@ def main() -> None:
         {"before_header": path, "after_header": path, "before": before, "after": after}
         for path, (before, after) in changes.items()
     ]
-    module.exit_json(changed=bool(changes), changed_paths=list(changes), diff=diff)
+    read = {name: [path for path in ENGINES[name] if path] for name in engines}
+    module.exit_json(changed=bool(changes), changed_paths=list(changes), read_paths=read, diff=diff)
 
 
 if __name__ == "__main__":

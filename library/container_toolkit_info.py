@@ -8,6 +8,7 @@ from pathlib import Path
 from ansible.module_utils.apt_packages import installed
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.container_toolkit import faults, k3s_is_blind, old_engines
+from ansible.module_utils.gpu_catalog import CONTAINER_TOOLKIT_PACKAGES
 
 DOCUMENTATION = r"""
 module: container_toolkit_info
@@ -31,6 +32,11 @@ old_engines:
   type: list
   elements: str
   sample: [podman 4.3.1+ds1-8]
+packages:
+  description: The packages of the toolkit, which are one release.
+  returned: success
+  type: list
+  elements: str
 k3s_is_blind:
   description: Whether K3s was started before it could find NVIDIA's runtime.
   returned: success
@@ -47,7 +53,9 @@ def main() -> None:
     packages = {name: package.version for name, package in installed(module.run_command).items()}
     if found := faults(ROOT, packages):
         module.fail_json(f"Nothing was changed. Correct first: {'; '.join(found)}.")
-    module.exit_json(old_engines=old_engines(packages), k3s_is_blind=k3s_is_blind(ROOT))
+    module.exit_json(
+        old_engines=old_engines(packages), packages=list(CONTAINER_TOOLKIT_PACKAGES), k3s_is_blind=k3s_is_blind(ROOT)
+    )
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+import tempfile
+import time
 from pathlib import Path
 
-#: They are one release, and have one version since 1.18.
-PACKAGES = (
-    "nvidia-container-toolkit",
-    "nvidia-container-toolkit-base",
-    "libnvidia-container-tools",
-    "libnvidia-container1",
-)
+from ansible.module_utils import apt_sources
+from ansible.module_utils.versions import numbers, upstream
+
+#: Where files go that are replaced.
+BACKUPS = "/var/backups/groundwork/nvidia_container_toolkit"
 #: What the toolkit replaced. nvidia-docker2 also owns /etc/docker/daemon.json, which only a removal without purge leaves there.
 OBSOLETE = ("nvidia-docker2", "nvidia-container-runtime", "nvidia-container-runtime-hook")
 #: Repositories of those packages, and the toolkit's own ones for single distributions, which get nothing new.
@@ -22,29 +22,23 @@ OBSOLETE_SOURCE = re.compile(
 READ_0_7 = {"podman": (5, 1), "containerd": (1, 7, 16), "containerd.io": (1, 7, 16), "docker.io": (26, 1), "docker-ce": (26, 1)}
 
 
-def upstream(version: str) -> tuple[int, ...]:
-    """Return the numbers of a package's version, without epoch and Debian revision: 5:26.1.4-1~debian is (26, 1, 4)."""
-    return tuple(int(number) for number in re.findall(r"\d+", re.split(r"[-+~]", version.split(":", 1)[-1])[0]))
-
-
 def old_engines(packages: dict[str, str]) -> list[str]:
     """Return the container engines that can't read CDI specs of version 0.7, each with its version."""
     return [
-        f"{name} {packages[name]}" for name, first in READ_0_7.items() if name in packages and upstream(packages[name]) < first
+        f"{name} {packages[name]}"
+        for name, first in READ_0_7.items()
+        if name in packages and numbers(upstream(packages[name])) < first
     ]
 
 
 def obsolete_sources(root: Path) -> list[str]:
     """Return the files of apt in which an obsolete repository is active."""
-    folder = root / "etc/apt/sources.list.d"
-    files = [root / "etc/apt/sources.list", *sorted(folder.glob("*.list")), *sorted(folder.glob("*.sources"))]
-    found = []
-    for file in files:
-        text = "\n".join(line for line in file.read_text().splitlines() if line[:1] != "#") if file.is_file() else ""
-        stanzas = [part for part in text.split("\n\n") if not re.search(r"^Enabled:\s*(no|false|off|0)\s*$", part, re.M | re.I)]
-        if any(OBSOLETE_SOURCE.search(part) for part in stanzas):
-            found.append(f"/{file.relative_to(root)}")
-    return found
+    found = {file: apt_sources.entries(file, file.read_text(errors="replace")) for file in apt_sources.source_files(root)}
+    return [
+        f"/{file.relative_to(root)}"
+        for file, entries in found.items()
+        if any(OBSOLETE_SOURCE.search(uri) for entry in entries for uri in entry.uris)
+    ]
 
 
 def faults(root: Path, packages: dict[str, str]) -> list[str]:
@@ -70,6 +64,13 @@ def table_value(text: str, table: str, key: str) -> str | None:
         elif current == table and (match := re.match(rf"""\s*{re.escape(key)}\s*=\s*["']([^"']*)["']""", line)):
             return match[1]
     return None
+
+
+def backup_folder(root: Path) -> Path:
+    """Make a directory for what is replaced now."""
+    parent = root / BACKUPS.lstrip("/")
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%dT%H%M%SZ-", time.gmtime()), dir=parent))
 
 
 def k3s_is_blind(root: Path) -> bool:

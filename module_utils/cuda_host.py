@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import tempfile
@@ -11,6 +10,7 @@ from pathlib import Path
 from ansible.module_utils import cuda_plan as plan
 from ansible.module_utils import cuda_trees as trees
 from ansible.module_utils import cuda_verify as verify
+from ansible.module_utils import files
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.cuda_link import GROUP, LINK, Link, commands, parse_group, read_link, wanted_link, write_link
 from ansible.module_utils.cuda_plan import Stamp, Tree
@@ -89,9 +89,12 @@ class Host:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         trees.relocate(part, tree.prefix)
-        for added in set((self.root / "etc/ld.so.conf.d").glob("*")) - known:
-            added.unlink()
-            self.notes.append(f"The installer's {added.name} for the loader was removed: it would decide for every service")
+        if added := set((self.root / "etc/ld.so.conf.d").glob("*")) - known:
+            for entry in added:
+                entry.unlink()
+                self.notes.append(f"The installer's {entry.name} for the loader was removed: it would decide for every service")
+            # The installer has entered its libraries in the cache as well.
+            self.run(["ldconfig"], "The loader's cache can't be renewed")
         file.unlink()
 
     def proved(self, tree: Tree, folder: Path) -> Stamp:
@@ -244,21 +247,11 @@ class Host:
             before = file.read_text() if file.exists() else ""
             if before != text:
                 changes.append({"before_header": path, "after_header": path, "before": before, "after": text})
-                if not self.check:
-                    self.write(file, text)
+                if text and not self.check:
+                    files.replace(file, text)
+                elif not self.check:
+                    file.unlink()
         return changes
-
-    def write(self, file: Path, text: str) -> None:
-        """Replace a file in one step, or remove it."""
-        if not text:
-            file.unlink()
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.module.tmpdir)
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
-        Path(name).chmod(0o644)
-        self.module.atomic_move(name, str(file))
 
     def libraries(self) -> dict[str, str]:
         """Say which libcudnn wins for each environment file; CudaError where it is not the wished one."""

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.files import replace
+
 STAMP = ".groundwork.json"
 HOME = "usr/local"
 ENVIRONMENTS = "/etc/groundwork/cuda"
@@ -84,9 +86,7 @@ def read_stamp(folder: Path) -> Stamp | None:
 
 def write_stamp(folder: Path, stamp: Stamp) -> None:
     """Write the stamp under its name only when it is complete."""
-    draft = folder / f"{STAMP}.part"
-    draft.write_text(json.dumps(asdict(stamp), indent=1) + "\n")
-    draft.replace(folder / STAMP)
+    replace(folder / STAMP, json.dumps(asdict(stamp), indent=1) + "\n")
 
 
 def stamped(root: Path) -> dict[str, Stamp]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-import re
 import shutil
 import tarfile
 import zipfile
@@ -22,6 +21,8 @@ CHUNK = 1024**2
 GIB = 1024**3
 #: How much larger a redistributable archive is when it is unpacked, at most.
 XZ_RATIO = 6
+#: No text in which a path is written down is larger.
+LARGEST_TEXT = 4 * 1024**2
 #: What is taken of a manifest when no components are named: all that a .cu file needs to become a program.
 COMPILER = ("cuda_nvcc", "cuda_crt", "libnvvm", "cuda_cudart", "cuda_cccl", "cuda_nvrtc")
 
@@ -177,10 +178,19 @@ def finish(folder: Path) -> None:
 
 
 def relocate(folder: Path, prefix: str) -> None:
-    """Take the path of the unfinished tree out of the files in which the runfile's installer wrote it down."""
-    for path in folder.rglob("*.pc"):
-        text = path.read_text(errors="surrogateescape")
-        path.write_text(re.sub(re.escape(str(folder)), prefix, text), errors="surrogateescape")
+    """Put a tree's own path into the links and texts in which the runfile's installer wrote down that of the unfinished one."""
+    old = str(folder)
+    for path in list(folder.rglob("*")):
+        if path.is_symlink():
+            target = str(path.readlink())
+            if target.startswith(f"{old}/"):
+                path.unlink()
+                path.symlink_to(prefix + target[len(old) :])
+        elif path.is_file() and path.stat().st_size < LARGEST_TEXT:
+            data = path.read_bytes()
+            # Where there are null bytes it is a program or a library, in which each text has its place.
+            if old.encode() in data and b"\0" not in data:
+                path.write_bytes(data.replace(old.encode(), prefix.encode()))
 
 
 @contextmanager

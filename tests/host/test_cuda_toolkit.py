@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -64,6 +65,15 @@ def test_the_first_libcudnn_on_the_path_is_that_of_the_environment(host, environ
     found = {file: host.run("ls " + " ".join(f"{folder}/libcudnn.so.*" for folder in folders)) for file, folders in paths.items()}
     winners = {file: found[file].stdout.split()[0] for file in with_cudnn}
     assert [file for file, path in winners.items() if not path.startswith(f"{with_cudnn[file][-1]}/")] == []
+
+
+def test_no_package_of_a_toolkit_moves_by_itself(host, stamps):
+    releases = [home.rpartition("-")[2].replace(".", "-") for home, stamp in stamps.items() if stamp["method"] == "apt"]
+    if not releases:
+        pytest.skip("no toolkit came by apt")
+    states = host.check_output("dpkg-query --show --showformat '${db:Status-Abbrev} ${Package}\\n'").splitlines()
+    parts = [line.split() for line in states if re.search(rf"-({'|'.join(releases)})(-|$)", line)]
+    assert [name for state, name in parts if state == "ii"] == []
 
 
 def test_no_installation_was_left_half_done(host):

@@ -13,7 +13,7 @@ PACKAGES = [
     "libnvidia-container1",
 ]
 SPEC = "/var/run/cdi/nvidia.yaml"
-KIND = r"""^[{\s]*"?kind"?:\s*"?nvidia\.com/gpu\b"""
+KIND = r"""^[{[:space:]]*"?kind"?:[[:space:]]*"?nvidia\.com/gpu\b"""
 
 
 @pytest.fixture(scope="module")

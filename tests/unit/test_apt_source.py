@@ -498,14 +498,14 @@ def test_everything_is_put_back_if_apt_cannot_read_its_sources_afterwards(host):
 def test_everything_is_put_back_if_a_file_cannot_be_written(host, monkeypatch):
     host.write("etc/apt/sources.list.d/cuda.list", FOREIGN)
     before = host.files()
-    write = Path.write_bytes
+    write = apt_source.files.replace
 
     def full(path, data):
         if path.name.startswith("groundwork-cuda.sources"):
             raise OSError(28, "No space left on device")
         return write(path, data)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(apt_source.files, "replace", full)
     assert "No space left on device" in host.run()["msg"]
     assert host.files() == before
 

@@ -344,7 +344,24 @@ def test_the_runfile_installs_the_toolkit_alone_and_keeps_no_global_trace(host):
     assert [path.name for path in host.path("/etc/ld.so.conf.d").iterdir()] == ["theirs.conf"]
     assert host.path("/usr/local/cuda-12.8/lib64/pkgconfig/cudart.pc").read_text() == "cudaroot=/usr/local/cuda-12.8\n"
     assert "cuda-12-8.conf for the loader was removed" in result["notes"][0]
+    assert ["ldconfig"] in host.calls, "the loader forgets the libraries of the unfinished tree"
     assert list(host.path("/var/cache/groundwork/cuda").iterdir()) == []
+
+
+def test_the_path_of_the_unfinished_tree_is_nowhere_in_a_text_or_a_link(tmp_path):
+    tree = tmp_path / "cuda-12.8.part"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin/uninstall").write_text(f"rm -r {tree}/bin {tree}\n")
+    (tree / "bin/uninstall").chmod(0o755)
+    program = f"\x7fELF\0{tree}\0".encode()
+    (tree / "bin/program").write_bytes(program)
+    (tree / "include").symlink_to(tree / "targets/include")
+    (tree / "lib64").symlink_to("lib")
+    cuda_trees.relocate(tree, "/usr/local/cuda-12.8")
+    assert (tree / "bin/uninstall").read_text() == "rm -r /usr/local/cuda-12.8/bin /usr/local/cuda-12.8\n"
+    assert (tree / "bin/uninstall").stat().st_mode & 0o777 == 0o755
+    assert (tree / "bin/program").read_bytes() == program
+    assert [str((tree / name).readlink()) for name in ("include", "lib64")] == ["/usr/local/cuda-12.8/targets/include", "lib"]
 
 
 def test_an_md5_of_nvidia_is_accepted_and_said(host):
