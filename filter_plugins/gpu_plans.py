@@ -32,13 +32,15 @@ COLUMNS = ("HOST", "SYSTEM", "GPUS", "DRIVER NOW", "DRIVER PLANNED", "VERDICT")
 
 
 def _choice(nearest: Mapping[str, Any]) -> str:
-    """Return the wishes to change, as name=value."""
+    """Return the wishes to change, such as "driver branch 580, cudnn version 9.27.0.42 cuda 13"."""
     parts = []
     for key, value in nearest.items():
         if isinstance(value, Mapping):
             parts += [f"{key} {name} {item or 'left open'}" for name, item in value.items()]
+        elif isinstance(value, list):
+            parts += [f"{key} {' '.join(f'{name} {item}' for name, item in entry.items())}" for entry in value] or [f"no {key}"]
         else:
-            parts.append(f"{key} {value}")
+            parts.append(f"{key} {value or 'left out'}")
     return ", ".join(parts)
 
 
@@ -71,12 +73,21 @@ def gpu_plan_table(results: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [COLUMNS, *(_row(host, result) for host, result in results.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    warnings: dict[str, list[str]] = {}
     for host, result in results.items():
         if result["plan"]["reasons"]:
             lines += ["", f"{host} can't get this:", gpu_plan_report(result["plan"])]
         for warning in result["plan"]["warnings"]:
-            lines += ["", f"{host}, to know: {warning['message']}. {warning['remedy'].capitalize()}."]
+            text = f"{warning['message']}. {warning['remedy'][:1].upper()}{warning['remedy'][1:]}."
+            warnings.setdefault(text, []).append(host)
+    for text, hosts in warnings.items():
+        lines += ["", f"To know of {', '.join(hosts)}: {text}"]
     return "\n".join(lines)
+
+
+def gpu_plan_data(results: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the plans of hosts, by name, without what Ansible adds to results."""
+    return {host: {key: result[key] for key in ("host", "plan", "declared", "settled")} for host, result in results.items()}
 
 
 class FilterModule:
@@ -84,4 +95,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        return {"gpu_plan_report": gpu_plan_report, "gpu_plan_table": gpu_plan_table}
+        return {"gpu_plan_report": gpu_plan_report, "gpu_plan_table": gpu_plan_table, "gpu_plan_data": gpu_plan_data}

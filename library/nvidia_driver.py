@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +72,11 @@ options:
     description: Where the packages come from, in the words of the solver. A later run that leaves the version open stays with it.
     type: str
     default: ""
+  flavour:
+    description: Whose modules they must be; empty if that does not matter.
+    type: str
+    choices: ["", open, proprietary]
+    default: ""
   require_way_back:
     description: Whether to refuse a change if a package of the driver in use can't be had any more, and so could not be put back.
     type: bool
@@ -107,6 +116,7 @@ packages:
   description: What changed, or would, by package.
   returned: success
   type: dict
+exchanged: {description: Whether packages were exchanged in this run., returned: success, type: bool}
 undone: {description: Whether an interrupted change was undone first., returned: success, type: bool}
 previous: {description: Version that C(state=previous) would bring back; null if there is none., returned: success, type: str}
 no_way_back:
@@ -122,6 +132,7 @@ seconds: {description: How long each step took., returned: success, type: dict}
 """
 
 ROOT = Path("/")
+LOCK = "run/lock/groundwork-nvidia-driver"
 LOG = "var/log/groundwork/nvidia_driver.log"
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 QUIET = ("dpkg-query", "modinfo", "dpkg-deb", "apt-cache")
@@ -132,7 +143,10 @@ def make_host(module: AnsibleModule) -> Host:
     log_file = ROOT / LOG
 
     def log(text: str) -> None:
-        if not module.check_mode:
+        if module.check_mode:
+            return
+        # A full disk must not keep a driver from being put back.
+        with suppress(OSError):
             log_file.parent.mkdir(parents=True, exist_ok=True)
             with log_file.open("a") as file:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text.rstrip()}\n")
@@ -141,15 +155,36 @@ def make_host(module: AnsibleModule) -> Host:
         program = module.get_bin_path(argv[0])
         if program is None:
             return 127, "", f"E: {argv[0]} is not installed"
-        if argv[0] not in QUIET:
+        quiet = argv[0] in QUIET or argv[1] == "showauto"
+        if not quiet:
             log(f"$ {' '.join(argv)}")
         code, out, err = module.run_command([program, *argv[1:]], environ_update=ENVIRONMENT, errors="surrogate_then_replace")
-        if argv[0] not in QUIET:
+        if not quiet:
             log(f"{out}{err}[{code}]")
         return code, out, err
 
-    kernels = host_inventory.kernel(ROOT)["may_boot"]
-    return Host(ROOT, run, kernels, module.params["lock_timeout"], log)
+    kernel = host_inventory.kernel(ROOT)
+    built, signed = (host_inventory.kernels_that_need_modules(kernel, by_dkms=by_dkms) for by_dkms in (True, False))
+    return Host(ROOT, run, built, signed, module.params["lock_timeout"], log)
+
+
+@contextmanager
+def only_run(module: AnsibleModule) -> Iterator[None]:
+    """Keep a second run out: it would take the change of this one for an interrupted one, and undo it."""
+    if module.check_mode:
+        yield
+        return
+    path = ROOT / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DriverError(
+                f"another run changes the driver of this host. Nothing was changed. Remedy: let it end (`tail -f /{LOG}` "
+                f"shows it at work), and run this again"
+            ) from error
+        yield
 
 
 def undo_interrupted(module: AnsibleModule, host: Host, record: Record) -> bool:
@@ -174,7 +209,8 @@ def goal_of(module: AnsibleModule, host: Host, record: Record, packages: dict[st
             raise DriverError(
                 "there is no driver to go back to: the record (/var/lib/groundwork/driver.json) has none before the one in use"
             )
-        return record.previous
+        later = {name: None for name in packages if wish.owns(name) and name not in record.previous.packages}
+        return replace(record.previous, packages={**later, **record.previous.packages})
     if module.params["state"] == "absent":
         changes = driver_plan.plan_removal(host, wish, packages)
         config: dict[str, str | None] = {driver_plan.PREFERENCES: None, driver_plan.UNATTENDED: None}
@@ -210,10 +246,14 @@ def differences(before: DriverSet, after: DriverSet) -> list[dict[str, str]]:
 
 def change(module: AnsibleModule, host: Host, record: Record, wish: Wish) -> dict[str, Any]:
     """Compare, prepare, exchange; return the result."""
+    begun, to_undo_is_to_go_back = record.transaction, module.params["state"] == "previous" and not record.back
     undone = undo_interrupted(module, host, record)
-    if undone and module.check_mode and record.transaction:
+    if begun and (module.check_mode or to_undo_is_to_go_back):
         # What apt would do then can't be asked while packages are half-way.
-        before, after = record.transaction["after"], record.transaction["before"]
+        before, after = begun["after"], begun["before"]
+        if not module.check_mode:
+            driver_transaction.reject(record, before)
+            driver_record.write(ROOT, record)
         return {
             "changed": True, "undone": True, "before": before.version, "after": after.version,
             "packages": moved(before, after), "diff": differences(before, after),
@@ -225,10 +265,10 @@ def change(module: AnsibleModule, host: Host, record: Record, wish: Wish) -> dic
             f"`apt-get --fix-broken install` if that is not enough"
         )
     current, state = record.current, module.params["state"]
-    settled = current and state != "previous" and current.wish == (vars(wish) if state == "present" else {})
+    settled = current and state != "previous" and current.wish == (wish.record() if state == "present" else {})
     if current and settled and not driver_plan.faults(host, current, packages):
         return {"changed": undone, "undone": undone, "before": current.version, "after": current.version, "packages": {}}
-    rejected = record.rejected if state == "present" and not module.params["retry"] else None
+    rejected = record.rejected if state == "present" and not settled and not module.params["retry"] else None
     if rejected and rejected["version"] == wish.version:
         raise DriverError(
             f"driver {wish.version} was rolled back on this host ({rejected['since']}), and driver "
@@ -237,10 +277,17 @@ def change(module: AnsibleModule, host: Host, record: Record, wish: Wish) -> dic
         )
     after = goal_of(module, host, record, packages, wish)
     before = driver_plan.present_set(host, after, wish, packages, current)
-    result = {"undone": undone, "before": before.version, "after": after.version, "packages": moved(before, after)}
+    moving = moved(before, after)
+    if not moving:
+        after.sources = before.sources
+    found = driver_plan.faults(host, after, packages)
+    diff = differences(before, after)
+    result = {"undone": undone, "before": before.version, "after": after.version, "packages": moving}
     if not module.check_mode:
         result["no_way_back"] = prepare_and_exchange(module, host, record, before, after)
-    return {**result, "changed": True, "diff": differences(before, after)}
+        result["exchanged"] = bool(moving)
+    # The record alone may change: an installed driver that is adopted, a wish in other words.
+    return {**result, "changed": bool(undone or found), "diff": diff}
 
 
 def prepare_and_exchange(module: AnsibleModule, host: Host, record: Record, before: DriverSet, after: DriverSet) -> list[str]:
@@ -265,13 +312,12 @@ def prepare_and_exchange(module: AnsibleModule, host: Host, record: Record, befo
     return missing
 
 
-def reboot_reason(record: Record) -> str:
-    """Say why the loaded module is not that of the set in use."""
+def reboot_reason(installed: str) -> str:
+    """Say why the loaded module is not that of the set which is in use after the run."""
     loaded = host_inventory.read_text(ROOT / "sys/module/nvidia/version")
-    wanted = record.current.version if record.current else ""
-    if not loaded or not record.current or loaded == wanted:
+    if not loaded or loaded == installed:
         return ""
-    return f"driver {loaded} stays loaded until the next boot, {wanted or 'none'} is installed"
+    return f"driver {loaded} stays loaded until the next boot, {installed or 'none'} is installed"
 
 
 def main() -> None:
@@ -285,28 +331,43 @@ def main() -> None:
             "pins": {"type": "list", "elements": "dict", "default": [], "options": pin},
             "modules": {"type": "list", "elements": "str", "default": []},
             "source": {"type": "str", "default": ""},
+            "flavour": {"type": "str", "choices": ["", "open", "proprietary"], "default": ""},
             "require_way_back": {"type": "bool", "default": True},
             "retry": {"type": "bool", "default": False},
             "lock_timeout": {"type": "int", "default": 60},
         },
-        required_if=[("state", "present", ["version", "packages"])],
         supports_check_mode=True,
     )
+    if module.params["state"] == "present" and not (module.params["version"] and module.params["packages"]):
+        module.fail_json(
+            msg="state present needs version, NVIDIA's version of the driver, and packages, the names to ask apt for"
+        )
     os.umask(0o022)
     host = make_host(module)
     wish = Wish(
-        **{key: module.params[key] for key in ("packages", "pins", "version", "modules", "source")}, owned=list(gpu_catalog.OWNED)
+        **{key: module.params[key] for key in ("packages", "pins", "version", "modules", "source", "flavour")},
+        owned=list(gpu_catalog.OWNED),
     )
     try:
-        record = driver_record.read(ROOT)
-        result = change(module, host, record, wish)
+        with only_run(module):
+            record = driver_record.read(ROOT)
+            result = change(module, host, record, wish)
     except (DriverError, DamagedRecordError) as error:
         module.fail_json(msg=str(error), seconds=host.seconds)
     except AptError as error:
         module.fail_json(msg=f"{error}. Nothing was changed.", seconds=host.seconds)
+    except OSError as error:
+        module.fail_json(
+            msg=f"{error}. Remedy: see to the disk (`df -h`, `dmesg`), and run this again; a change that was begun and not ended "
+            f"is undone then",
+            seconds=host.seconds,
+        )
     previous = record.previous.version if record.previous else None
     module.exit_json(
-        **{"no_way_back": [], **result}, previous=previous, reboot_reason=reboot_reason(record), seconds=host.seconds
+        **{"no_way_back": [], "exchanged": False, **result},
+        previous=previous,
+        reboot_reason=reboot_reason(result["after"]),
+        seconds=host.seconds,
     )
 
 

@@ -161,14 +161,22 @@ def offers(run: Run, names: Iterable[str]) -> dict[str, list[dict[str, str]]]:
 
 
 def apply(run: Run, files: Iterable[Path], removals: Iterable[str], lock_timeout: int) -> None:
-    """Install these files and remove these packages in one transaction, without network.
+    """Install these files and remove these packages in one transaction, without network, and remove no others.
 
     Raises:
-        AptError: apt or a package's script failed; packages may be left half-way.
+        AptError: apt would remove others, and did nothing; or it or a package's script failed, and packages may be left half-way.
     """
-    arguments = [*map(str, files), *(f"{name}-" for name in removals)]
-    if arguments:
-        checked(run, ["apt-get", *OPTIONS, *OFFLINE, f"-oDPkg::Lock::Timeout={lock_timeout}", "install", *arguments])
+    removals = list(removals)
+    arguments = ["install", *map(str, files), *(f"{name}-" for name in removals)]
+    if len(arguments) == 1:
+        return
+    changes = parse_simulation(checked(run, ["apt-get", "--simulate", *OPTIONS, *OFFLINE, *arguments]))
+    if others := [name for name, change in changes.items() if change.after is None and name not in removals]:
+        raise AptError(
+            f"apt would remove {', '.join(sorted(others))} as well, which need what is about to change; remove them yourself if "
+            f"they may go"
+        )
+    checked(run, ["apt-get", *OPTIONS, *OFFLINE, f"-oDPkg::Lock::Timeout={lock_timeout}", *arguments])
 
 
 def force(run: Run, files: Iterable[Path], removals: Iterable[str]) -> None:
@@ -188,6 +196,17 @@ def hold(run: Run, names: Iterable[str], wanted: bool) -> None:
     """Hold these packages, or release them."""
     if listed := sorted(names):
         checked(run, ["apt-mark", "hold" if wanted else "unhold", *listed])
+
+
+def automatic(run: Run) -> set[str]:
+    """Return the packages that came along with others, and that apt may remove when nothing needs them."""
+    return set(checked(run, ["apt-mark", "showauto"]).split())
+
+
+def mark(run: Run, names: Iterable[str], automatic: bool) -> None:
+    """Mark these packages as come along with others, or as asked for."""
+    if listed := sorted(names):
+        checked(run, ["apt-mark", "auto" if automatic else "manual", *listed])
 
 
 def lock_holder(root: Path) -> str | None:

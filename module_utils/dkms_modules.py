@@ -104,14 +104,16 @@ def install(run: Run, root: Path, kept: Path, source: Source, kernel: str) -> No
         _checked(run, ["dkms", "add", *names], tree, source)
     copy(kept, source, kernel, tree)
     if kernel not in installed_kernels(run, source):
-        _checked(run, ["dkms", "install", *names, "-k", kernel], tree, source)
+        # Without --force DKMS leaves a file alone that it once installed and somebody has removed or replaced.
+        _checked(run, ["dkms", "install", *names, "-k", kernel, "--force"], tree, source)
 
 
 def installed_kernels(run: Run, source: Source) -> set[str]:
     """Return the kernels that have the modules of a source in place.
 
     Lines of dkms status are "name/version, kernel, architecture: installed" (3.x) or "name, version, kernel, ..." (2.x); what is
-    only added or built is not in place.
+    only added or built is not in place. Nor is what somebody has removed or replaced: "installed (WARNING! Diff between built and
+    installed module!)" in 3.0, "installed (Differences between built and installed modules)" in 3.2.
     """
     code, out, _ = run(["dkms", "status", "-m", source.name, "-v", source.version])
     return set(_installed_in(out)) if code == 0 else set()
@@ -120,14 +122,8 @@ def installed_kernels(run: Run, source: Source) -> set[str]:
 def _installed_in(text: str) -> Iterator[str]:
     for line in text.splitlines():
         head, _, state = line.partition(": ")
-        if state.split(" ")[0].rstrip(",") == "installed":
+        if state.split(" ")[0] == "installed" and "Diff" not in state:
             yield head.split(", ")[-2]
-
-
-def remove(run: Run, root: Path, source: Source) -> None:
-    """Take a source and all its modules out of DKMS; no error if it does not know it."""
-    if (root / TREE / source.name / source.version).exists():
-        _checked(run, ["dkms", "remove", "-m", source.name, "-v", source.version, "--all"], root / TREE, source)
 
 
 def _checked(run: Run, argv: list[str], tree: Path, source: Source) -> None:

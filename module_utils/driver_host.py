@@ -18,11 +18,15 @@ class DriverError(Exception):
 
 @dataclass
 class Host:
-    """The host and how it is spoken to. kernels: those that may boot, each of which must have the modules."""
+    """The host and how it is spoken to.
+
+    kernels: those that must have modules which DKMS builds; signed_kernels: those that must have signed ones of packages.
+    """
 
     root: Path
     run: Run
     kernels: list[str]
+    signed_kernels: list[str] = field(default_factory=list)
     lock_timeout: int = 60
     log: Callable[[str], None] = lambda _: None
     seconds: dict[str, float] = field(default_factory=dict)
@@ -40,7 +44,7 @@ class Host:
 
     @property
     def kept(self) -> Path:
-        """The modules, as a tree of DKMS."""
+        """The modules, a tree of DKMS for each package with their source."""
         return self.store / "modules"
 
     @contextmanager

@@ -9,16 +9,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils import apt_packages, dkms_modules
 from ansible.module_utils.apt_packages import AptError, Change, Package
 from ansible.module_utils.dkms_modules import Source
 from ansible.module_utils.driver_host import DriverError, Host, read_file
 from ansible.module_utils.driver_record import DriverSet
+from ansible.module_utils.versions import upstream
 
 PREFERENCES = "/etc/apt/preferences.d/groundwork-nvidia-driver"
 #: Read after 50unattended-upgrades; lists of apt's configuration add up.
 UNATTENDED = "/etc/apt/apt.conf.d/51groundwork-nvidia-driver"
+#: Modules that Canonical has built and signed.
+_PREBUILT = re.compile(r"linux-modules-nvidia-")
 _PREFERENCES_PARTS = "etc/apt/preferences.d"
 _HEADER = "Ansible managed: Groundwork keeps the NVIDIA driver as one set; see /var/lib/groundwork/driver.json"
 
@@ -33,6 +37,7 @@ class Wish:
     version: NVIDIA's version, which modules and packages must have.
     modules: names of the main module's file (nvidia, nvidia-current, ...).
     source: where it comes from, in the words of the solver.
+    flavour: open or proprietary; empty where it does not matter.
     """
 
     packages: list[str]
@@ -41,6 +46,11 @@ class Wish:
     version: str
     modules: list[str]
     source: str
+    flavour: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Return what is compared with the wish of a later run; a newer table of names is no other wish."""
+        return {key: value for key, value in asdict(self).items() if key != "owned"}
 
     def owns(self, name: str) -> bool:
         """Tell whether a package belongs to the set, of whatever architecture."""
@@ -49,8 +59,9 @@ class Wish:
 
 def preferences(pins: Iterable[Mapping[str, str]]) -> str:
     """Return the pins as apt's preferences; above 1000, so that an older version may replace a newer one."""
-    stanzas = (f"Package: {pin['package']}\nPin: version {pin['version']}\nPin-Priority: 1001\n" for pin in pins)
-    return "\n".join([f"Explanation: {_HEADER}", *stanzas])
+    stanzas = [f"Package: {pin['package']}\nPin: version {pin['version']}\nPin-Priority: 1001\n" for pin in pins]
+    # To apt an explanation without a package is an invalid record.
+    return "\n".join([f"Explanation: {_HEADER}", *stanzas]) if stanzas else ""
 
 
 def unattended(names: Iterable[str]) -> str:
@@ -82,19 +93,27 @@ def faults(host: Host, goal: DriverSet, packages: Mapping[str, Package]) -> list
 
 
 def module_faults(host: Host, goal: DriverSet) -> list[str]:
-    """Say which kernel lacks the modules of a set."""
+    """Say which kernel lacks the modules of a set, be they built here or brought by packages."""
+    prebuilt = any(version and _PREBUILT.match(name) for name, version in goal.packages.items())
+    flavour = goal.wish.get("flavour", "")
+    wanted = f"{goal.version} {flavour}".strip()
     found = []
-    for kernel in host.kernels if goal.version and goal.sources else ():
-        versions = [_module_version(host, kernel, name) for name in goal.modules]
-        if goal.version not in versions:
-            seen = next((version for version in versions if version), None)
-            found.append(f"kernel {kernel} has {f'module version {seen}' if seen else 'no module'}, {goal.version} is wanted")
+    kernels = host.kernels if goal.sources else host.signed_kernels if prebuilt else []
+    for kernel in kernels if goal.version else ():
+        seen = [module for name in goal.modules if (module := _module(host, kernel, name))]
+        if not any(version == goal.version and flavour in ("", kind) for version, kind in seen):
+            has = f"module version {' '.join(seen[0])}" if seen else "no module"
+            found.append(f"kernel {kernel} has {has}, {wanted} is wanted")
     return found
 
 
-def _module_version(host: Host, kernel: str, name: str) -> str | None:
-    code, out, _ = host.run(["modinfo", "-k", kernel, "-F", "version", name])
-    return out.strip() if code == 0 else None
+def _module(host: Host, kernel: str, name: str) -> tuple[str, str] | None:
+    """Return version and flavour of a kernel's module; the license tells open ones from NVIDIA's proprietary ones."""
+    code, out, _ = host.run(["modinfo", "-k", kernel, name])
+    fields = dict(line.split(":", 1) for line in out.splitlines() if ":" in line)
+    if code != 0 or "version" not in fields:
+        return None
+    return fields["version"].strip(), "proprietary" if fields.get("license", "").strip() == "NVIDIA" else "open"
 
 
 def plan(host: Host, wish: Wish, packages: Mapping[str, Package]) -> dict[str, Change]:
@@ -116,8 +135,14 @@ def plan(host: Host, wish: Wish, packages: Mapping[str, Package]) -> dict[str, C
                     f"apt knows no package {', '.join(missing)}. Remedy: add the source that has it (Debian: components contrib, "
                     f"non-free and non-free-firmware), run `apt-get update`, or choose another nvidia_driver_source"
                 )
+            if not any(upstream(known[name]) == wish.version for name in wish.packages):
+                raise DriverError(
+                    f"no source has driver {wish.version}; apt would install "
+                    f"{', '.join(f'{name} {known[name]}' for name in wish.packages)}. Nothing was changed. Remedy: ask for a "
+                    f"version that `apt-cache policy {' '.join(wish.packages)}` shows, or add the source that has it"
+                )
             moving = [name for name in mine if name in known and known[name] != packages[name].version]
-            changes: dict[str, Change] = apt_packages.simulate(host.run, dict.fromkeys([*wish.packages, *moving]), settings)
+            changes = _changes(host, wish, moving, settings)
         except AptError as error:
             raise DriverError(
                 f"apt can't install driver {wish.version}: {error}. Remedy: `apt-cache policy {' '.join(wish.packages)}` shows "
@@ -128,6 +153,19 @@ def plan(host: Host, wish: Wish, packages: Mapping[str, Package]) -> dict[str, C
     return changes | {name: Change(packages[name].version, packages[name].version) for name in rest}
 
 
+def _changes(host: Host, wish: Wish, moving: list[str], settings: list[str]) -> dict[str, Change]:
+    # What the set held may be replaced by packages of other names; whether others' holds are kept is seen afterwards.
+    settings = [*settings, "APT::Ignore-Hold=true"]
+    changes: dict[str, Change]
+    try:
+        changes = apt_packages.simulate(host.run, dict.fromkeys([*wish.packages, *moving]), settings)
+    except AptError:
+        # Packages of another branch or flavour exclude the wish, though they have updates of their own; so apt may remove them.
+        gone = [name for name, change in apt_packages.simulate(host.run, wish.packages, settings).items() if change.after is None]
+        changes = apt_packages.simulate(host.run, sorted({*wish.packages, *moving}.difference(gone)), settings)
+    return changes
+
+
 def plan_removal(host: Host, owned: Wish, packages: Mapping[str, Package]) -> dict[str, Change]:
     """Ask apt what the removal of the whole set takes along; the same result and refusals as plan."""
     mine = [name for name in packages if owned.owns(name)]
@@ -136,7 +174,9 @@ def plan_removal(host: Host, owned: Wish, packages: Mapping[str, Package]) -> di
     try:
         changes: dict[str, Change] = apt_packages.simulate(host.run, [f"{name}-" for name in mine])
     except AptError as error:
-        raise DriverError(f"apt can't remove the driver: {error}") from error
+        raise DriverError(
+            f"apt can't remove the driver: {error}. Nothing was changed. Remedy: `apt-get check` tells what is wrong"
+        ) from error
     _refuse_strangers(changes, owned, packages)
     return changes
 
@@ -178,14 +218,19 @@ def new_set(wish: Wish, changes: Mapping[str, Change]) -> DriverSet:
         holds=holds,
         config={PREFERENCES: preferences(wish.pins), UNATTENDED: unattended(holds)},
         modules=wish.modules,
-        wish=asdict(wish),
+        wish=wish.record(),
     )
 
 
 def present_set(host: Host, goal: DriverSet, owned: Wish, packages: Mapping[str, Package], known: DriverSet | None) -> DriverSet:
     """Return the set that is there now, as far as the goal would change it. known: what the record says of it, if it says."""
-    names = {*goal.packages, *(name for name in packages if owned.owns(name))}
+    mine = {name for name in (*goal.packages, *packages) if owned.owns(name)}
+    # What a driver brought along and is not a driver's stays on the way back: somebody else may have come to need it.
+    names = mine | (goal.packages.keys() & packages.keys())
     here = {name: packages[name].version if name in packages else None for name in sorted(names)}
+    if known and any(here.get(name) != version for name, version in known.packages.items() if owned.owns(name)):
+        # Somebody has changed packages since.
+        known = None
     versions = sorted(upstream(version) for name, version in here.items() if version and owned.owns(name))
     return DriverSet(
         version=known.version if known else max(versions, key=versions.count, default=""),
@@ -197,11 +242,6 @@ def present_set(host: Host, goal: DriverSet, owned: Wish, packages: Mapping[str,
         debs=known.debs if known else {},
         wish=known.wish if known else {},
     )
-
-
-def upstream(version: str) -> str:
-    """Return NVIDIA's part of a package's version: without epoch and revision."""
-    return version.partition(":")[2].partition("-")[0] if ":" in version else version.partition("-")[0]
 
 
 def _installed_sources(host: Host, owned: Wish) -> list[Source]:

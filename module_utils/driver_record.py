@@ -23,8 +23,9 @@ class DriverSet:
     """A driver as a whole.
 
     version: of NVIDIA, such as 535.309.01; empty for no driver.
-    packages: every package that has to do with it, with its version; None for one that is not installed with this set.
+    packages: every package that has to do with it, with its version; None for a driver's that is not installed with this set.
     holds: those that are held.
+    auto: those that came along with others, and not since somebody asked for them.
     config: the files of apt that keep the set as it is, by path, with their content; None for one that is absent.
     sources: the sources of kernel modules in DKMS' words, name and version.
     modules: the files of the main kernel module, such as nvidia-current; what modinfo is asked for.
@@ -35,6 +36,7 @@ class DriverSet:
     version: str = ""
     packages: dict[str, str | None] = field(default_factory=dict)
     holds: list[str] = field(default_factory=list)
+    auto: list[str] = field(default_factory=list)
     config: dict[str, str | None] = field(default_factory=dict)
     sources: list[list[str]] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
@@ -51,12 +53,14 @@ class Record:
     """What is in the record.
 
     transaction: the sets `before` and `after` of a change that has begun and not ended.
+    back: whether that is a way back.
     rejected: the version that somebody went back from, and when; it is not installed again unless somebody says so.
     """
 
     current: DriverSet | None = None
     previous: DriverSet | None = None
     transaction: dict[str, DriverSet] | None = None
+    back: bool = False
     rejected: dict[str, str] | None = None
 
     @property
@@ -85,7 +89,8 @@ def read(root: Path) -> Record:
         return Record(
             current=_set(data["current"]),
             previous=_set(data["previous"]),
-            transaction={key: DriverSet(**value) for key, value in data["transaction"].items()} if data["transaction"] else None,
+            transaction={key: DriverSet(**begun[key]) for key in ("before", "after")} if (begun := data["transaction"]) else None,
+            back=data.get("back", False),
             rejected=data["rejected"],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -111,3 +116,8 @@ def write(root: Path, record: Record) -> None:
     # No secrets are in it, and facts are gathered without privileges too.
     Path(draft).chmod(0o644)
     Path(draft).replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

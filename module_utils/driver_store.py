@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ansible.module_utils import apt_packages, dkms_modules
 from ansible.module_utils.apt_packages import Package
-from ansible.module_utils.dkms_modules import BuildError
+from ansible.module_utils.dkms_modules import BuildError, Source
 from ansible.module_utils.driver_host import DriverError, Host
 from ansible.module_utils.driver_record import DriverSet, Record
 
@@ -51,9 +51,9 @@ def fetch(host: Host, goal: DriverSet, required: Collection[str]) -> list[str]:
             for file in (host.root / "var/cache/apt/archives").glob(_file_pattern(name, version)):
                 shutil.copy(file, host.debs)
         said = _download(host, {name: version for name, version in absent.items() if not _find(host, name, version)})
-    for name, version in wanted.items():
-        if found := _find(host, name, version):
-            goal.debs[name] = {"file": found.name, "sha256": _sha256(found)}
+    # Anew: a set may know of a file that is lost, or of another version.
+    found = {name: file for name, version in wanted.items() if (file := _find(host, name, version))}
+    goal.debs = {name: {"file": file.name, "sha256": _sha256(file)} for name, file in found.items()}
     missing = sorted(wanted.keys() - goal.debs.keys())
     if gone := [name for name in missing if name in required]:
         raise DriverError(
@@ -91,7 +91,7 @@ def _find(host: Host, name: str, version: str) -> Path | None:
 def _stored(host: Host, goal: DriverSet, name: str, version: str) -> bool:
     """Tell whether the store has the file of a package, undamaged where the set knows its checksum."""
     file, known = _find(host, name, version), goal.debs.get(name)
-    if file and known and _sha256(file) != known["sha256"]:
+    if file and known and known["file"] == file.name and _sha256(file) != known["sha256"]:
         file.unlink()
         return False
     return file is not None
@@ -130,7 +130,27 @@ def require_space(host: Host, goal: DriverSet, packages: Mapping[str, Package]) 
         int(apt_packages.checked(host.run, ["dpkg-deb", "--field", str(file), "Installed-Size"]).strip() or 0) for file in files
     )
     _require_space(host.root / "usr", size * 1024, "the unpacked packages")
-    _require_space(host.store, _BUILD_SPACE if goal.version else 0, "the modules and their build")
+    tree = kept_tree(host, goal)
+    kept = goal.sources and all(
+        dkms_modules.is_built(tree, Source(*pair), kernel) for pair in goal.sources for kernel in host.kernels
+    )
+    _require_space(host.store, _BUILD_SPACE if _module_packages(goal) and not kept else 0, "the modules and their build")
+
+
+def _module_packages(goal: DriverSet) -> list[str]:
+    """Return the packages with sources of modules; not one without file, which stays as it is, as do its modules."""
+    return [name for name in goal.debs if _brings_modules(name)]
+
+
+def _brings_modules(name: str) -> bool:
+    return _MODULE_PACKAGE.fullmatch(name) is not None and name != "dkms"
+
+
+def kept_tree(host: Host, part: DriverSet) -> Path:
+    """Return where the modules of a set are kept: open and proprietary ones of a version have the same name in DKMS."""
+    names = (f"{name}_{version}" for name, version in sorted(part.packages.items()) if version and _brings_modules(name))
+    tree: Path = host.kept / ("+".join(names) or "none")
+    return tree
 
 
 def build_modules(host: Host, goal: DriverSet) -> None:
@@ -139,7 +159,7 @@ def build_modules(host: Host, goal: DriverSet) -> None:
     Raises:
         DriverError: they don't build.
     """
-    names = [name for name, version in goal.packages.items() if version and _MODULE_PACKAGE.fullmatch(name) and name != "dkms"]
+    names = _module_packages(goal)
     if not names:
         return
     work = host.store / "build"
@@ -153,7 +173,7 @@ def build_modules(host: Host, goal: DriverSet) -> None:
             return
         goal.sources = [[source.name, source.version]]
         for kernel in host.kernels:
-            if dkms_modules.is_built(host.kept, source, kernel):
+            if dkms_modules.is_built(kept_tree(host, goal), source, kernel):
                 continue
             if not (host.root / "lib/modules" / kernel / "build").exists():
                 raise DriverError(
@@ -162,7 +182,7 @@ def build_modules(host: Host, goal: DriverSet) -> None:
                 )
             host.log(f"building {source.name} {source.version} for {kernel}")
             dkms_modules.build(host.run, work / "src", work / "tree", source, kernel)
-            dkms_modules.copy(work / "tree", source, kernel, host.kept)
+            dkms_modules.copy(work / "tree", source, kernel, kept_tree(host, goal))
     except BuildError as error:
         raise DriverError(
             f"the modules of driver {goal.version} don't build, so no package was touched and the driver is as it was. Remedy: "
@@ -179,11 +199,10 @@ def prune(host: Host, record: Record) -> None:
     for file in host.debs.glob("*.deb"):
         if file.name not in files:
             file.unlink()
-    sources = {tuple(pair) for part in sets for pair in part.sources}
-    for version in host.kept.glob("*/*"):
-        if (version.parent.name, version.name) not in sources:
-            shutil.rmtree(version)
-        else:
-            for kernel in version.iterdir():
-                if kernel.name not in host.kernels:
-                    shutil.rmtree(kernel)
+    trees = {kept_tree(host, part) for part in sets}
+    for tree in host.kept.glob("*"):
+        if tree not in trees:
+            shutil.rmtree(tree)
+        for kernel in tree.glob("*/*/*"):
+            if kernel.name not in host.kernels:
+                shutil.rmtree(kernel)

@@ -19,6 +19,7 @@ from ansible.module_utils.dkms_modules import BuildError, Source
 from ansible.module_utils.driver_host import DriverError, Host, read_file
 from ansible.module_utils.driver_plan import faults
 from ansible.module_utils.driver_record import DriverSet, Record
+from ansible.module_utils.driver_store import kept_tree
 
 
 def exchange(host: Host, record: Record, before: DriverSet, after: DriverSet, *, back: bool) -> None:
@@ -30,10 +31,15 @@ def exchange(host: Host, record: Record, before: DriverSet, after: DriverSet, *,
     try:
         for source in map(_source, before.sources):
             for kernel in host.kernels:
-                dkms_modules.copy(host.root / dkms_modules.TREE, source, kernel, host.kept)
+                dkms_modules.copy(host.root / dkms_modules.TREE, source, kernel, kept_tree(host, before))
     except BuildError as error:
         raise DriverError(f"{error}. Nothing was changed. Remedy: make space there, and run this again") from error
-    record.transaction = {"before": before, "after": after}
+    automatic = apt_packages.automatic(host.run)
+    before.auto = sorted(automatic & before.packages.keys())
+    if not back:
+        new = {name for name, version in after.packages.items() if version} - set(after.wish.get("packages", ()))
+        after.auto = sorted(name for name in new if name in automatic or before.packages.get(name) is None)
+    record.transaction, record.back = {"before": before, "after": after}, back
     driver_record.write(host.root, record)
     try:
         _put(host, after)
@@ -43,11 +49,20 @@ def exchange(host: Host, record: Record, before: DriverSet, after: DriverSet, *,
     except (AptError, BuildError, DriverError, OSError) as error:
         left = undo(host, record)
         raise DriverError(_undone(before, after, error, left)) from error
-    if before.packages != after.packages:
-        record.previous = before
-        record.rejected = {"version": before.version, "since": time.strftime("%Y-%m-%d %H:%M:%S %Z")} if back else None
+    # What was only mended has the same way back as before.
+    current = record.current
+    mended = current and after.version and (before.version, current.wish) == (after.version, after.wish)
+    if back or (before.packages != after.packages and not mended):
+        record.previous, record.rejected = before, None
+    if back:
+        reject(record, before)
     record.current, record.transaction = after, None
     driver_record.write(host.root, record)
+
+
+def reject(record: Record, part: DriverSet) -> None:
+    """Remember the version that somebody goes back from."""
+    record.rejected = {"version": part.version, "since": time.strftime("%Y-%m-%d %H:%M:%S %Z")}
 
 
 def _undone(before: DriverSet, after: DriverSet, error: Exception, left: list[str]) -> str:
@@ -66,10 +81,11 @@ def undo(host: Host, record: Record) -> list[str]:
     if record.transaction is None:
         return []
     before, after = record.transaction["before"], record.transaction["after"]
-    goal = replace(before, packages={**dict.fromkeys(after.packages), **before.packages})
+    goal = replace(before, auto=[*before.auto, *(name for name in after.auto if name not in before.packages)])
     with host.step("put the former set back"):
         # What was unpacked only may well fail again, and is about to be replaced.
-        host.run(["dpkg", "--configure", "--pending", "--force-confdef", "--force-confold"])
+        with _modules_left_alone(host.root):
+            host.run(["dpkg", "--configure", "--pending", "--force-confdef", "--force-confold"])
         try:
             _put(host, goal, forced=True)
         except (AptError, BuildError, OSError) as error:
@@ -106,12 +122,16 @@ def _put(host: Host, goal: DriverSet, *, forced: bool = False) -> None:
                 raise
             host.log(f"apt refuses a host with broken packages, so dpkg does it: {error}")
             apt_packages.force(host.run, files, removals)
+    kept = kept_tree(host, goal)
     with host.step("modules"):
         for source in map(_source, goal.sources):
             for kernel in host.kernels:
-                if dkms_modules.is_built(host.kept, source, kernel):
-                    dkms_modules.install(host.run, host.root, host.kept, source, kernel)
-    now = apt_packages.installed(host.run)
+                if dkms_modules.is_built(kept, source, kernel):
+                    dkms_modules.install(host.run, host.root, kept, source, kernel)
+    now, automatic = apt_packages.installed(host.run), apt_packages.automatic(host.run)
+    # To apt a package from a file is one that somebody asked for.
+    apt_packages.mark(host.run, (now.keys() & goal.auto) - automatic, automatic=True)
+    apt_packages.mark(host.run, (goal.packages.keys() & now.keys() & automatic) - set(goal.auto), automatic=False)
     held = {name for name in goal.packages if name in now and now[name].held}
     apt_packages.hold(host.run, held - set(goal.holds), wanted=False)
     apt_packages.hold(host.run, set(goal.holds) - held, wanted=True)
