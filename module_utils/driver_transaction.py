@@ -19,7 +19,7 @@ from ansible.module_utils.dkms_modules import BuildError, Source
 from ansible.module_utils.driver_host import DriverError, Host, read_file
 from ansible.module_utils.driver_plan import faults
 from ansible.module_utils.driver_record import DriverSet, Record
-from ansible.module_utils.driver_store import kept_tree
+from ansible.module_utils.driver_store import fetch, kept_tree
 
 
 def exchange(host: Host, record: Record, before: DriverSet, after: DriverSet, *, back: bool) -> None:
@@ -81,6 +81,9 @@ def undo(host: Host, record: Record) -> list[str]:
     if record.transaction is None:
         return []
     before, after = record.transaction["before"], record.transaction["after"]
+    if any(version and name not in before.debs for name, version in before.packages.items()):
+        # Somebody may have put a file that could not be had into the store since.
+        fetch(host, before, required=())
     goal = replace(before, auto=[*before.auto, *(name for name in after.auto if name not in before.packages)])
     with host.step("put the former set back"):
         # What was unpacked only may well fail again, and is about to be replaced.

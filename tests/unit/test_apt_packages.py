@@ -62,9 +62,9 @@ Package files:
      release o=NVIDIA,l=NVIDIA CUDA,c=
  500 file:/srv/own ./ Packages
      release c=
- 500 http://deb.debian.org/debian trixie/non-free amd64 Packages
+ 500 http://debian.example.com/debian trixie/non-free amd64 Packages
      release v=13.8,o=Debian,a=stable,n=trixie,l=Debian,c=non-free,b=amd64
-     origin deb.debian.org
+     origin debian.example.com
 Pinned packages:
      cuda-drivers -> 580.95.05-1 with priority 1001
 """
@@ -82,7 +82,7 @@ libcuda1:i386:
   Candidate: 2:570.172.08-1
   Version table:
      2:570.172.08-1 500
-        500 http://deb.debian.org/debian trixie/non-free amd64 Packages
+        500 http://debian.example.com/debian trixie/non-free amd64 Packages
         600 file:/srv/repo/cuda-debian12  Packages
  *** 570.133.20-1 -1
         500 file:/srv/own ./ Packages
@@ -204,8 +204,8 @@ def test_offers_have_the_origin_of_each_source_and_not_what_only_dpkg_has():
 
 def test_two_packages_lists_of_one_source_are_one_offer():
     sources = SOURCES.replace("non-free amd64", "main amd64") + SOURCES
-    policy = "a:\n     1 500\n        500 http://deb.debian.org/debian trixie/main amd64 Packages\n"
-    policy += "        500 http://deb.debian.org/debian trixie/non-free amd64 Packages\n"
+    policy = "a:\n     1 500\n        500 http://debian.example.com/debian trixie/main amd64 Packages\n"
+    policy += "        500 http://debian.example.com/debian trixie/non-free amd64 Packages\n"
     assert apt_packages.offers(saying(sources, policy)[0], ["a"]) == {"a": [{"version": "1", "origin": "Debian"}]}
 
 

@@ -499,7 +499,8 @@ def test_what_is_left_to_do_is_told(driver):
     before, after = driver.prepare(NEW)
     driver.record.transaction = {"before": before, "after": after}
     driver.there._remove("libcuda1")
-    del before.debs["libcuda1"]
+    (driver.host.debs / before.debs.pop("libcuda1")["file"]).unlink()
+    driver.there.offered = []
     assert driver_transaction.undo(driver.host, driver.record) == [f"libcuda1 is not installed, {OLD}-1 is wanted"]
     assert driver.record.transaction is not None
 

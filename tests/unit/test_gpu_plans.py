@@ -12,7 +12,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.driver_record import DriverSet, Record
 
 KERNEL = "6.1.0-57-amd64"
-DEBIAN = "http://deb.debian.org/debian bookworm/non-free amd64 Packages"
+DEBIAN = "http://debian.example.com/debian bookworm/non-free amd64 Packages"
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64  Packages"
 MIRROR = "https://mirror.example/nvidia  Packages"
 RELEASES = {

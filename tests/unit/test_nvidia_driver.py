@@ -315,6 +315,20 @@ def test_a_lost_file_of_the_driver_in_use_stops_a_change(old):
     assert old.run(NEW, require_way_back=False)["after"] == NEW
 
 
+def test_a_file_that_somebody_finds_again_lets_a_change_be_undone_that_was_stuck(old):
+    lost = old.there.root / driver_record.STORE / f"debs/libcuda1_{OLD}-1_amd64.deb"
+    content = lost.read_bytes()
+    lost.unlink()
+    old.there.offered = debs(NEW)
+    old.there.fails = lambda argv: (1, "", "Error! no\n") if argv[:2] == ["dkms", "install"] else None
+    assert "did not succeed either" in old.run(NEW, require_way_back=False)["msg"]
+    old.there.fails = lambda _: None
+    assert "can't be put back" in old.run(OLD)["msg"]
+    lost.write_bytes(content)
+    assert old.run(OLD)["undone"]
+    in_place(old, OLD)
+
+
 def test_an_installed_driver_without_files_is_taken_over_and_told_of(driver):
     for deb in debs(OLD):
         driver.there.put(deb)
