@@ -20,6 +20,7 @@ from ansible.module_utils import (
     driver_transaction,
     gpu_catalog,
     host_inventory,
+    nvidia_state,
 )
 from ansible.module_utils.apt_packages import AptError, Package
 from ansible.module_utils.basic import AnsibleModule
@@ -116,6 +117,7 @@ packages:
   description: What changed, or would, by package.
   returned: success
   type: dict
+flavour: {description: Flavour of the set in use; empty if that does not matter., returned: success, type: str}
 exchanged: {description: Whether packages were exchanged in this run., returned: success, type: bool}
 undone: {description: Whether an interrupted change was undone first., returned: success, type: bool}
 previous: {description: Version that C(state=previous) would bring back; null if there is none., returned: success, type: str}
@@ -296,28 +298,33 @@ def prepare_and_exchange(module: AnsibleModule, host: Host, record: Record, befo
     driver_store.wait_for_lock(host)
     with host.step("fetch packages"):
         lost = driver_store.fetch(host, before, required=())
-        if module.params["require_way_back"] and (gone := sorted(moving & set(lost))):
+        # Who goes back leaves a driver that is bad; that its files are lost must not keep him there.
+        back = module.params["state"] == "previous"
+        if module.params["require_way_back"] and not back and (gone := sorted(moving & set(lost))):
             raise DriverError(
                 f"the files of {', '.join(gone)} in the installed version can't be had any more, so there would be no way back. "
                 f"Nothing was changed. Remedy: put them into /{driver_record.STORE}/debs, or set "
                 f"nvidia_driver_require_way_back: false"
             )
         missing: list[str] = driver_store.fetch(host, after, required=moving)
+    if back:
+        host.kernels = driver_store.kernels_to_go_back_with(host, before, after)
     driver_store.require_space(host, after, apt_packages.installed(host.run))
     with host.step("build modules"):
         driver_store.build_modules(host, after)
     with host.step("exchange"):
-        driver_transaction.exchange(host, record, before, after, back=module.params["state"] == "previous")
+        driver_transaction.exchange(host, record, before, after, back=back)
     driver_store.prune(host, record)
     return missing
 
 
-def reboot_reason(installed: str) -> str:
+def reboot_reason(installed: str, flavour: str) -> str:
     """Say why the loaded module is not that of the set which is in use after the run."""
-    loaded = host_inventory.read_text(ROOT / "sys/module/nvidia/version")
-    if not loaded or loaded == installed:
+    loaded = nvidia_state.loaded_driver(ROOT)
+    if not loaded["version"] or (loaded["version"] == installed and flavour in ("", loaded["flavour"] or flavour)):
         return ""
-    return f"driver {loaded} stays loaded until the next boot, {installed or 'none'} is installed"
+    kinds = (f"{loaded['version']} {loaded['flavour'] or ''}", f"{installed or 'none'} {flavour}")
+    return "driver {} stays loaded until the next boot, {} is installed".format(*map(str.strip, kinds))
 
 
 def main() -> None:
@@ -363,10 +370,12 @@ def main() -> None:
             seconds=host.seconds,
         )
     previous = record.previous.version if record.previous else None
+    flavour = wish.flavour if module.check_mode else (record.current.wish.get("flavour", "") if record.current else "")
     module.exit_json(
         **{"no_way_back": [], "exchanged": False, **result},
         previous=previous,
-        reboot_reason=reboot_reason(result["after"]),
+        flavour=flavour,
+        reboot_reason=reboot_reason(result["after"], flavour),
         seconds=host.seconds,
     )
 

@@ -28,6 +28,11 @@ options:
     description: NVIDIA's version of the installed driver; empty if none is installed and none shall be loaded.
     type: str
     required: true
+  flavour:
+    description: Flavour of its modules; empty if that does not matter.
+    type: str
+    choices: ["", open, proprietary]
+    default: ""
   fabric_manager:
     description: Whether the host has NVSwitches, which Fabric Manager must manage.
     type: bool
@@ -79,7 +84,9 @@ class Use:
         self.version: str = module.params["version"]
         self.actions: list[str] = []
         self.loaded = kernel_modules.parse_modules(read_text(ROOT / "proc/modules") or "")
-        self.loaded_version = read_text(ROOT / "sys/module/nvidia/version")
+        self.flavour: str = module.params["flavour"]
+        driver = nvidia_state.loaded_driver(ROOT)
+        self.loaded_version, self.loaded_flavour = driver["version"], driver["flavour"]
         self.has_gpu = bool(pci.gpus(ROOT))
         self.others = [name for name in ("nouveau", "nova_core") if name in self.loaded]
         names = [PERSISTENCED, *([FABRIC_MANAGER] if module.params["fabric_manager"] else [])]
@@ -200,7 +207,8 @@ class Use:
         """Do what is needed; return why a reboot is."""
         reason, fresh = "", False
         usable = bool(self.version) and self.has_gpu and not self.others
-        if self.loaded_version and self.loaded_version != self.version:
+        other = self.flavour not in ("", self.loaded_flavour or self.flavour)
+        if self.loaded_version and (self.loaded_version != self.version or other):
             reason = self.unload()
             fresh = not reason
         elif not self.loaded_version:
@@ -222,7 +230,11 @@ class Use:
 def main() -> None:
     """Take the driver into use."""
     module = AnsibleModule(
-        argument_spec={"version": {"type": "str", "required": True}, "fabric_manager": {"type": "bool", "default": False}},
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "flavour": {"type": "str", "choices": ["", "open", "proprietary"], "default": ""},
+            "fabric_manager": {"type": "bool", "default": False},
+        },
         supports_check_mode=True,
     )
     use = Use(module)

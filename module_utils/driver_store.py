@@ -7,12 +7,14 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from ansible.module_utils import apt_packages, dkms_modules
 from ansible.module_utils.apt_packages import Package
 from ansible.module_utils.dkms_modules import BuildError, Source
 from ansible.module_utils.driver_host import DriverError, Host
+from ansible.module_utils.driver_plan import module_faults
 from ansible.module_utils.driver_record import DriverSet, Record
 
 _MODULE_PACKAGE = re.compile(r".*(dkms|kernel-(open-)?source).*")
@@ -190,6 +192,18 @@ def build_modules(host: Host, goal: DriverSet) -> None:
         ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def kernels_to_go_back_with(host: Host, before: DriverSet, after: DriverSet) -> list[str]:
+    """Return the kernels that must have the modules of the driver before: not one that has none now and can't get any."""
+    tree = kept_tree(host, after)
+
+    def can_have(kernel: str) -> bool:
+        kept = any(dkms_modules.is_built(tree, Source(*pair), kernel) for pair in after.sources)
+        return kept or (host.root / "lib/modules" / kernel / "build").exists()
+
+    lacking = {kernel for kernel in host.kernels if module_faults(replace(host, kernels=[kernel]), before)}
+    return [kernel for kernel in host.kernels if can_have(kernel) or kernel not in lacking]
 
 
 def prune(host: Host, record: Record) -> None:

@@ -61,8 +61,9 @@ def exchange(host: Host, record: Record, before: DriverSet, after: DriverSet, *,
 
 
 def reject(record: Record, part: DriverSet) -> None:
-    """Remember the version that somebody goes back from."""
-    record.rejected = {"version": part.version, "since": time.strftime("%Y-%m-%d %H:%M:%S %Z")}
+    """Remember the version that somebody goes back from; to have none is no version."""
+    if part.version:
+        record.rejected = {"version": part.version, "since": time.strftime("%Y-%m-%d %H:%M:%S %Z")}
 
 
 def _undone(before: DriverSet, after: DriverSet, error: Exception, left: list[str]) -> str:

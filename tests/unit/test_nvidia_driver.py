@@ -329,6 +329,28 @@ def test_a_file_that_somebody_finds_again_lets_a_change_be_undone_that_was_stuck
     in_place(old, OLD)
 
 
+def test_lost_files_of_a_bad_driver_keep_nobody_from_leaving_it(old):
+    old.run(NEW)
+    (old.there.root / driver_record.STORE / f"debs/libcuda1_{NEW}-1_amd64.deb").unlink()
+    old.there.offered = []
+    assert old.back()["after"] == OLD
+    in_place(old, OLD)
+
+
+def test_a_kernel_that_has_no_module_now_and_can_get_none_keeps_nobody_from_going_back(old):
+    old.run(NEW)
+    (old.there.root / "lib/modules/9.9.9-1-amd64").mkdir()
+    (old.there.root / "boot/vmlinuz-9.9.9-1-amd64").touch()
+    assert old.back()["after"] == OLD
+    assert "may boot and has no headers" in old.run(NEWEST)["msg"]
+
+
+def test_a_removal_that_is_taken_back_rejects_no_driver(old):
+    old.remove()
+    assert old.back()["after"] == OLD
+    assert old.record().rejected is None
+
+
 def test_an_installed_driver_without_files_is_taken_over_and_told_of(driver):
     for deb in debs(OLD):
         driver.there.put(deb)

@@ -58,7 +58,7 @@ def host(tmp_path, run_module, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     monkeypatch.setattr(nvidia_driver_use, "ROOT", tmp_path)
 
-    def run(version, *, check=False, fabric_manager=False, **differences):
+    def run(version, *, check=False, flavour="", fabric_manager=False, **differences):
         state = {"loaded": "", "modules": "", "gpu": True, "persistenced": (), "fabric": (), **differences}
         (tmp_path / "calls").write_text("")
         (tmp_path / "installed").write_text(version)
@@ -73,7 +73,7 @@ def host(tmp_path, run_module, monkeypatch):
                 active, enabled, *command = unit
                 text = UNIT.format(active=active, enabled=enabled, command=(command or [COMMAND])[0])
                 (tmp_path / f"units/{name}.service").write_text(text)
-        result = run_module(nvidia_driver_use, version=version, check=check, fabric_manager=fabric_manager)
+        result = run_module(nvidia_driver_use, version=version, flavour=flavour, check=check, fabric_manager=fabric_manager)
         calls = [call for call in (tmp_path / "calls").read_text().splitlines() if "show" not in call and "-L" not in call]
         return result, [call for call in calls if not call.startswith("journalctl")]
 
@@ -96,6 +96,16 @@ def test_a_free_module_of_another_version_is_exchanged_and_its_helpers_come_back
         "systemctl start nvidia-persistenced.service",
     ]
     assert (result["changed"], result["reboot_reason"]) == (True, "")
+
+
+def test_modules_of_the_other_flavour_are_exchanged_too(host):
+    (nvidia_driver_use.ROOT / "proc/driver/nvidia").mkdir(parents=True)
+    (nvidia_driver_use.ROOT / "proc/driver/nvidia/version").write_text(standin.version_text("580.95.05", "open"))
+    modules = OLD.format(more=2)
+    result, calls = host("580.95.05", loaded="580.95.05", modules=modules, flavour="open")
+    assert (result["changed"], calls) == (False, [])
+    result, calls = host("580.95.05", modules=modules, flavour="proprietary")
+    assert "modprobe -r -i nvidia" in calls
 
 
 def test_modules_in_use_stay_all_of_them_and_the_service_runs_again(host):
