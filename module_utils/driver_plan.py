@@ -139,8 +139,8 @@ def plan(host: Host, wish: Wish, packages: Mapping[str, Package]) -> dict[str, C
                 raise DriverError(
                     f"no source has driver {wish.version}; apt would install "
                     f"{', '.join(f'{name} {known[name]}' for name in wish.packages)}. Nothing was changed. Remedy: ask for a "
-                    f"version that `apt-cache policy {' '.join(wish.packages)}` shows, add the source that has it, or take away the pin in "
-                    f"/etc/apt/preferences.d that rules it out"
+                    f"version that `apt-cache policy {' '.join(wish.packages)}` shows, add the source that has it, or take "
+                    f"away the pin in /etc/apt/preferences.d that rules it out"
                 )
             moving = [name for name in mine if name in known and known[name] != packages[name].version]
             changes = _changes(host, wish, moving, settings)
