@@ -7,11 +7,11 @@ so that the way back needs neither network nor compiler. All of it is state, not
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ansible.module_utils import files
 
 RECORD = "var/lib/groundwork/driver.json"
 STORE = "var/lib/groundwork/nvidia_driver"
@@ -106,18 +106,6 @@ def _set(data: dict[str, Any] | None) -> DriverSet | None:
 
 def write(root: Path, record: Record) -> None:
     """Replace the record in one step, on the disk when this returns."""
-    path = root / RECORD
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as file:
-        json.dump({"format": FORMAT, "wanted": record.wanted, **asdict(record)}, file, indent=1, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
+    text = json.dumps({"format": FORMAT, "wanted": record.wanted, **asdict(record)}, indent=1, sort_keys=True)
     # No secrets are in it, and facts are gathered without privileges too.
-    Path(draft).chmod(0o644)
-    Path(draft).replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    files.replace(root / RECORD, text, 0o644, durable=True)

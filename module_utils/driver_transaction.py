@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ansible.module_utils import apt_packages, dkms_modules, driver_record
+from ansible.module_utils import apt_packages, dkms_modules, driver_record, files
 from ansible.module_utils.apt_packages import AptError
 from ansible.module_utils.dkms_modules import BuildError, Source
 from ansible.module_utils.driver_host import DriverError, Host, read_file
@@ -115,17 +115,17 @@ def _put(host: Host, goal: DriverSet, *, forced: bool = False) -> None:
         if version and (name not in packages or packages[name].version != version or not packages[name].in_order)
     }
     removals = sorted(name for name, version in goal.packages.items() if version is None and name in packages)
-    files = [host.debs / goal.debs[name]["file"] for name in sorted(wrong) if name in goal.debs]
+    debs = [host.debs / goal.debs[name]["file"] for name in sorted(wrong) if name in goal.debs]
     for path, text in goal.config.items():
         _write(host.root, path, text)
     with host.step("packages"), _modules_left_alone(host.root):
         try:
-            apt_packages.apply(host.run, files, removals, host.lock_timeout)
+            apt_packages.apply(host.run, debs, removals, host.lock_timeout)
         except AptError as error:
             if not forced or not apt_packages.unfinished(apt_packages.installed(host.run)):
                 raise
             host.log(f"apt refuses a host with broken packages, so dpkg does it: {error}")
-            apt_packages.force(host.run, files, removals)
+            apt_packages.force(host.run, debs, removals)
     kept = kept_tree(host, goal)
     with host.step("modules"):
         for source in map(_source, goal.sources):
@@ -166,9 +166,4 @@ def _write(root: Path, path: str, text: str | None) -> None:
     if text is None:
         file.unlink(missing_ok=True)
     elif read_file(root, path) != text:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # apt reads neither hidden files nor such an ending.
-        draft = file.with_name(f".{file.name}.part")
-        draft.write_text(text)
-        draft.chmod(0o644)
-        draft.replace(file)
+        files.replace(file, text, 0o644)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible.module_utils import apt_packages, driver_plan, driver_record, driver_store, driver_transaction, gpu_catalog
+from ansible.module_utils import apt_packages, driver_plan, driver_record, driver_store, driver_transaction, files, gpu_catalog
 from ansible.module_utils.driver_host import DriverError, Host
 from ansible.module_utils.driver_plan import PREFERENCES, UNATTENDED, Wish
 from ansible.module_utils.driver_record import DriverSet, Record
@@ -374,15 +374,15 @@ def test_a_disk_that_can_not_keep_the_old_modules_stops_the_change_before_it_beg
 
 def test_a_full_disk_in_the_middle_is_a_failure_like_others(driver, monkeypatch):
     before, after = driver.prepare(NEW)
-    real, left = Path.write_text, [1]
+    real, left = files.replace, [1]
 
-    def write_text(path, *arguments, **options):
-        if path.name.startswith(".groundwork-nvidia-driver") and left[0]:
+    def replace(path, *arguments, **options):
+        if path.name == "groundwork-nvidia-driver" and left[0]:
             left[0] -= 1
             raise OSError(28, "No space left on device")
         return real(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "write_text", write_text)
+    monkeypatch.setattr(files, "replace", replace)
     with pytest.raises(DriverError, match=f"(?s)No space left on device.*driver {OLD} is in place again, in full"):
         driver_transaction.exchange(driver.host, driver.record, before, after, back=False)
     in_place(driver.there, OLD, "ii")
