@@ -41,7 +41,7 @@ lint: .venv/.complete ## Check style and types
 	$(BIN)/shellcheck .ci/run $(wildcard tools/*.sh tests/gpu/*.sh)
 
 unit: .venv/.complete ## Run the unit tests (seconds, no root)
-	PATH=$(CURDIR)/$(BIN):$$PATH pytest
+	PATH=$(CURDIR)/$(BIN):$$PATH pytest --numprocesses auto
 
 molecule: .venv/.complete ## Run all scenarios, or some: make molecule ROLE=torchserve
 	@$(BIN)/python lab/prepare.py prepare

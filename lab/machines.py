@@ -10,7 +10,6 @@ on loopback by their names: `ssh -F <cache>/vm/ssh_config NAME`.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import platform
 import re
@@ -22,12 +21,22 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from prepare import CACHE, IMAGE_EXCLUDES, RELEASES, LabError, bootstrap, debian_sources, digest, install_packages, run, say
+from prepare import (
+    CACHE,
+    IMAGE_EXCLUDES,
+    RELEASES,
+    LabError,
+    bootstrap,
+    debian_sources,
+    digest,
+    install_packages,
+    locked,
+    run,
+    say,
+)
 
 MACHINES = CACHE / "vm"
 IMAGES = CACHE / "images"
@@ -114,15 +123,6 @@ GRUB_FIRST = f"linux /vmlinuz root=LABEL={LABEL} ro console=ttyS0 net.ifnames=0\
 BOOT_SECONDS = 900
 GREETING_SECONDS = 10.0
 SSH_FAILED = 255  # the exit code of ssh's own failures; others are the command's
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, so that machines that start together do once what they share."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def make_keys() -> tuple[Path, Path]:

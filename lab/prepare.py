@@ -8,6 +8,7 @@ repeated at any time and does only what is missing. What an unusual machine lack
 from __future__ import annotations
 
 import argparse
+import fcntl
 import functools
 import hashlib
 import os
@@ -16,8 +17,9 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 CACHE = Path(
@@ -45,6 +47,11 @@ IMAGE_PACKAGES = (
     "systemd", "systemd-sysv", "dbus", "python3", "python3-apt", "sudo", "ca-certificates",
     "iproute2", "procps", "kmod", "apt-utils",
 )  # fmt: skip
+# Variants of an image, by what follows the release in their names: what takes longer to install than to test.
+IMAGE_VARIANTS = {
+    # A host that builds modules for its kernel.
+    "kernel": ("linux-headers-amd64", "dkms"),
+}
 # Documentation and translations are two thirds of the files and nothing in a test reads them. The folders of the manual
 # stay: java's package puts links there and fails without.
 IMAGE_EXCLUDES = ("/usr/share/doc/*", "/usr/share/man/*/*", "/usr/share/locale/*", "/usr/share/info/*")
@@ -71,6 +78,15 @@ def run(*argv: str, **kwargs: object) -> str:
         lines = (result.stderr or result.stdout).strip().splitlines() or ["no output"]
         raise LabError(f"`{' '.join(argv[:3])}` failed: {lines[-1]}")
     return str(result.stdout)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, so that hosts that start together do once what they share."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def unified_cgroups() -> bool:
@@ -163,34 +179,46 @@ def bootstrap(release: str, target: Path, packages: tuple[str, ...], *options: s
         f"--include={','.join(packages)}", release, str(target), *debian_sources(release))  # fmt: skip
 
 
-def image_tag(release: str) -> str:
+def image_parts(image: str) -> tuple[str, tuple[str, ...]]:
+    """Return the release and the packages of an image: `bookworm`, or `bookworm-kernel` for a variant."""
+    release, _, variant = image.partition("-")
+    if release not in RELEASES or (variant and variant not in IMAGE_VARIANTS):
+        known = [*RELEASES, *(f"{release}-{variant}" for release in RELEASES for variant in IMAGE_VARIANTS)]
+        raise LabError(f"there is no image {image}; there are: {', '.join(known)}")
+    return release, IMAGE_PACKAGES + (IMAGE_VARIANTS[variant] if variant else ())
+
+
+def image_tag(image: str) -> str:
     """Return a tag that changes with everything the image is made from."""
-    recipe = (release, *IMAGE_PACKAGES, *IMAGE_EXCLUDES, *IMAGE_MASKED, *debian_sources(release))
-    return f"{release}-{digest(*recipe)}"
+    release, packages = image_parts(image)
+    recipe = (release, *packages, *IMAGE_EXCLUDES, *IMAGE_MASKED, *debian_sources(release))
+    return f"{image}-{digest(*recipe)}"
 
 
-def build_image(release: str) -> None:
-    """Make the image of one Debian release, or take it from the cache."""
-    tag = image_tag(release)
-    if subprocess.run(["podman", "image", "exists", f"{IMAGE}:{tag}"], check=False).returncode != 0:
-        archive = CACHE / "images" / f"{tag}.tar"
-        if not archive.exists():
-            say(f"building the lab image {release} from Debian packages (about half a minute)")
-            archive.parent.mkdir(parents=True, exist_ok=True)
-            part = archive.with_suffix(".part.tar")
-            options = [f'--customize-hook=ln -s /dev/null "$1/etc/systemd/system/{unit}"' for unit in IMAGE_MASKED]
-            bootstrap(release, part, IMAGE_PACKAGES, *options)
-            part.rename(archive)
-        run("podman", "import", "--quiet", str(archive), f"{IMAGE}:{tag}")
-    run("podman", "tag", f"{IMAGE}:{tag}", f"{IMAGE}:{release}")
+def build_image(image: str) -> None:
+    """Make an image, or take it from the cache."""
+    release, packages = image_parts(image)
+    tag = image_tag(image)
+    with locked(CACHE / "images" / f"{tag}.lock"):
+        if subprocess.run(["podman", "image", "exists", f"{IMAGE}:{tag}"], check=False).returncode != 0:
+            archive = CACHE / "images" / f"{tag}.tar"
+            if not archive.exists():
+                say(f"building the lab image {image} from Debian packages (about half a minute)")
+                archive.parent.mkdir(parents=True, exist_ok=True)
+                part = archive.with_suffix(".part.tar")
+                options = [f'--customize-hook=ln -s /dev/null "$1/etc/systemd/system/{unit}"' for unit in IMAGE_MASKED]
+                bootstrap(release, part, packages, *options)
+                part.rename(archive)
+            run("podman", "import", "--quiet", str(archive), f"{IMAGE}:{tag}")
+        run("podman", "tag", f"{IMAGE}:{tag}", f"{IMAGE}:{image}")
 
 
-def prepare(releases: list[str]) -> None:
+def prepare(images: list[str]) -> None:
     """Do everything that lab hosts need."""
     install_packages(container_programs())
     configure_podman()
     with ThreadPoolExecutor() as pool:
-        list(pool.map(build_image, releases))
+        list(pool.map(build_image, images))
 
 
 def remove(_: list[str]) -> None:
@@ -207,10 +235,13 @@ def main() -> int:
     """Run one command; a problem is one sentence, not a trace."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("prepare", "remove"))
-    parser.add_argument("releases", nargs="*", default=list(RELEASES), help=f"Debian releases (default: {' '.join(RELEASES)})")
+    parser.add_argument(
+        "images", nargs="*", default=list(RELEASES),
+        help=f"Debian releases, or variants like {RELEASES[0]}-{next(iter(IMAGE_VARIANTS))} (default: {' '.join(RELEASES)})",
+    )  # fmt: skip
     arguments = parser.parse_args()
     try:
-        {"prepare": prepare, "remove": remove}[arguments.command](arguments.releases)
+        {"prepare": prepare, "remove": remove}[arguments.command](arguments.images)
     except LabError as error:
         say(str(error))
         return 1

@@ -125,6 +125,21 @@ def test_the_tag_of_an_image_names_its_release_and_stays_the_same():
     assert {release: lab.image_tag(release) for release in lab.RELEASES} == tags
 
 
+@pytest.mark.usefixtures("machine")
+def test_a_variant_of_an_image_has_the_release_and_more_packages():
+    release, packages = lab.image_parts("trixie-kernel")
+    assert release == "trixie"
+    assert packages == (*lab.IMAGE_PACKAGES, "linux-headers-amd64", "dkms")
+    assert lab.image_tag("trixie-kernel").startswith("trixie-kernel-")
+    assert lab.image_tag("trixie-kernel").rsplit("-", 1)[1] != lab.image_tag("trixie").rsplit("-", 1)[1]
+
+
+@pytest.mark.parametrize("image", ["sid", "sid-kernel", "trixie-desktop"])
+def test_an_image_that_there_is_not_is_refused(image):
+    with pytest.raises(lab.LabError, match=rf"there is no image {image}; there are: bookworm, trixie, bookworm-kernel"):
+        lab.image_parts(image)
+
+
 @pytest.mark.parametrize(
     ("capable", "cgroup_v2", "lines"),
     [

@@ -39,7 +39,3 @@ def test_shared_memory_is_enlarged_from_half_of_the_memory(host):
 
 def test_the_journal_keeps_to_its_limit_over_a_reboot(host):
     assert int(host.check_output("du --summarize --bytes /var/log/journal").split()[0]) <= 25 * MIB
-
-
-def test_the_host_came_up_whole(host):
-    assert host.check_output("systemctl list-units --failed --plain --no-legend") == ""
