@@ -43,6 +43,10 @@ options:
     type: str
     choices: [started, stopped]
     default: started
+  wait:
+    description: Whether to wait until the unit has started or stopped. Without, a later task has to ask whether it did.
+    type: bool
+    default: true
 """
 
 EXAMPLES = r"""
@@ -110,6 +114,7 @@ def main() -> None:
             "pending": {"type": "list", "elements": "path", "default": []},
             "enabled": {"type": "bool", "default": True},
             "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
+            "wait": {"type": "bool", "default": True},
         },
         supports_check_mode=True,
     )
@@ -138,7 +143,8 @@ def main() -> None:
             os.utime(path)
     for command, reason in steps:
         if not module.check_mode:
-            systemctl(module, command, name)
+            jobs = command in {"start", "restart", "stop"}
+            systemctl(module, *(["--no-block"] if jobs and not module.params["wait"] else []), command, name)
         actions.append(f"{command}: {reason}")
     module.exit_json(changed=bool(actions), actions=actions)
 

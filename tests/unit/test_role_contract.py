@@ -69,8 +69,9 @@ def test_playbooks_apply_each_role_to_the_group_that_the_layers_name():
     assert sorted((role, play["hosts"]) for play in plays for role, _ in applied(play)) == sorted(LAYERS)
 
 
-def test_layers_name_every_role_once():
-    assert sorted(role for role, _ in LAYERS) == [role.name for role in ROLES]
+def test_layers_name_every_role_and_each_pair_once():
+    assert sorted({role for role, _ in LAYERS}) == [role.name for role in ROLES]
+    assert len(set(LAYERS)) == len(LAYERS)
 
 
 @pytest.mark.parametrize("role", [role for role in ROLES if role.name != "preflight"], ids=lambda role: role.name)

@@ -99,6 +99,11 @@ def test_a_unit_that_never_ran_is_enabled_and_started(systemd):
     assert actions == ["enable: it would not start at boot", "start: it is inactive"]
 
 
+def test_nobody_waits_for_a_start_that_a_later_task_watches(systemd):
+    systemd.unit = RUNNING | NEVER | {"UnitFileState": "disabled"}
+    assert both(systemd, wait=False)[0] == [f"enable {NAME}", f"--no-block start {NAME}"]
+
+
 def test_a_failed_unit_is_started_though_it_failed_too_often(systemd):
     systemd.unit = RUNNING | {"ActiveState": "failed"}
     assert both(systemd)[0] == [f"reset-failed {NAME}", f"start {NAME}"]
