@@ -59,6 +59,7 @@ class Watch:
         self.kubectl = [module.params["program"], "kubectl", "--request-timeout=10s"]
         if not module.params["server"]:
             self.kubectl.append(f"--kubeconfig={KUBELET}")
+        self.since = time.time()
 
     def ask(self, *arguments: str) -> tuple[str, str]:
         """Call kubectl; return its output, and its complaint if it failed."""
@@ -70,6 +71,7 @@ class Watch:
         params = self.module.params
         show = ["systemctl", "show", "--property=ActiveState,SubState,Job,ExecMainStartTimestampMonotonic", self.unit]
         unit = parse_show(self.module.run_command(show, check_rc=True)[1])
+        self.since = started_at(unit, time.time(), time.monotonic())
         # A job that systemd has not begun yet, too: the process is then still the one before.
         if unit["ActiveState"] != "active" or unit.get("Job", "0") not in ("", "0"):
             return [f"{self.unit} is {unit['ActiveState']} ({unit['SubState']})"]
@@ -80,13 +82,21 @@ class Watch:
         output, complaint = self.ask("get", "node", params["node_name"], "--output=json")
         if complaint:
             return [f"its Node can't be read from the API: {complaint}"]
-        since = started_at(unit, time.time(), time.monotonic())
-        found: list[str] = faults(json.loads(output), params["version"], etcd=params["etcd"], since=since)
+        found: list[str] = faults(json.loads(output), params["version"], etcd=params["etcd"], since=self.since)
         return found
 
     def log(self) -> str:
-        """Return what the log of the last minute ends with."""
-        argv = ["journalctl", "--unit", self.unit, "--lines=40", "--output=cat", "--quiet", "--no-pager", "--since=-60s"]
+        """Return what the log ends with, since the last start: what was before may be mended."""
+        argv = [
+            "journalctl",
+            "--unit",
+            self.unit,
+            "--lines=40",
+            "--output=cat",
+            "--quiet",
+            "--no-pager",
+            f"--since=@{int(self.since)}",
+        ]
         return str(self.module.run_command(argv)[1])
 
 
@@ -108,10 +118,12 @@ def main() -> None:
     told = 0
     while lacking := watch.faults():
         cause = explain(watch.log())
-        told = told + 1 if cause else 0
+        told = told + 1 if cause and cause[2] else 0
         waited = time.monotonic() - started
         if waited > module.params["timeout"] or told >= PATIENCE:
-            why, remedy = cause or ("its log says nothing that is known", f"`journalctl -u {watch.unit}` on the host")
+            why, remedy = (
+                cause[:2] if cause else ("its log says nothing that is known", f"`journalctl -u {watch.unit}` on the host")
+            )
             tail = "\n".join(watch.log().splitlines()[-5:])
             module.fail_json(
                 msg=f"{module.params['node_name']} is not up after {waited:.0f} s: {'; '.join(lacking)}. Cause: {why}. "

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-# Text in the log -> cause and remedy. The first that is found counts; the more telling ones stand first.
-CAUSES = (
+# Text in the log -> cause and remedy. The first that is found counts; the more telling ones stand first. These never mend
+# themselves.
+LASTING = (
     (
         r"401 Unauthorized|failed to validate token|token CA hash does not match",
         "the servers refuse its token",
@@ -42,14 +43,17 @@ CAUSES = (
         "remove it from feature-gates in the *-arg lists of the configuration",
     ),
     (
-        r"too many learner members|etcd cluster join failed",
-        "etcd takes one new member at a time, and another one is still joining",
-        "wait until all servers are Ready and run the play again",
-    ),
-    (
         r"kubelet is configured to not run on a host using cgroup v1",
         "this kubelet does not run on cgroup v1",
         "boot the host with cgroup v2 (systemd.unified_cgroup_hierarchy=1)",
+    ),
+)
+# These may: a server that is still starting, a port that is about to be free.
+PASSING = (
+    (
+        r"too many learner members|etcd cluster join failed",
+        "etcd takes one new member at a time, and another one is still joining",
+        "wait until all servers are Ready and run the play again",
     ),
     (
         r"(?:failed to get CA certs|failed to retrieve configuration from server).*?"
@@ -65,10 +69,11 @@ CAUSES = (
 )
 
 
-def explain(log: str) -> tuple[str, str] | None:
-    """Return cause and remedy for what a log ends with; None if nothing known is in it."""
-    for pattern, cause, remedy in CAUSES:
-        if found := re.search(pattern, log):
-            groups = found.groups() or (found.group(),)
-            return cause.format(*groups), remedy
+def explain(log: str) -> tuple[str, str, bool] | None:
+    """Return cause, remedy and whether it lasts, for what a log ends with; None if nothing known is in it."""
+    for causes in (LASTING, PASSING):
+        for pattern, cause, remedy in causes:
+            if found := re.search(pattern, log):
+                groups = found.groups() or (found.group(),)
+                return cause.format(*groups), remedy, causes is LASTING
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 
 import k3s_info
 import k3s_node
@@ -231,6 +232,22 @@ def test_what_never_mends_itself_ends_the_wait_early(host):
     host.node, host.log = a_node(ready="Unknown"), "config: 401 Unauthorized\n"
     result = host.wait(timeout=3600)
     assert "Cause: the servers refuse its token" in result["msg"]
+
+
+def test_what_may_mend_itself_is_waited_for(host):
+    host.node = a_node(ready="Unknown")
+    host.log = "failed to get CA certs: connect: connection refused\n"
+    result = host.wait(timeout=1)
+    assert "gpu1 is not up after 1 s" in result["msg"]
+    assert "Cause: the server that it joins does not answer: connection refused" in result["msg"]
+
+
+def test_only_the_log_since_the_last_start_counts(host):
+    host.node = a_node(ready="Unknown")
+    host.unit["ExecMainStartTimestampMonotonic"] = str(int((time.monotonic() - 100) * 1e6))
+    host.wait()
+    since = next(each for argv in host.argvs for each in argv if each.startswith("--since=@"))
+    assert abs(time.time() - 100 - int(since.removeprefix("--since=@"))) < 3
 
 
 @pytest.mark.parametrize(

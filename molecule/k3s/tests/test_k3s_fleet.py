@@ -127,7 +127,7 @@ def test_an_agent_installed_anew_waits_for_the_first_server_and_then_takes_its_p
     on(AGENTS[1], WIPE)
     on(SERVERS[0], "systemctl stop k3s")
     time.sleep(4)  # until the API calls the node lost
-    code, output, _ = run("cluster", "--limit", AGENTS[1])
+    code, output, _ = run("cluster", "--limit", AGENTS[1], k3s_ready_timeout=15)
     assert code != 0
     assert "Cause: the server that it joins does not answer" in output
     on(SERVERS[0], "systemctl start k3s")
