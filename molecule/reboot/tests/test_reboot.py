@@ -17,7 +17,7 @@ LATE_SSH = """
 [Unit]
 Description=A firmware that takes its time
 [Service]
-ExecStart=/bin/sh -c 'sleep 40; systemctl enable --now ssh; rm /etc/systemd/system/late.service'
+ExecStart=/bin/sh -c 'sleep 60; systemctl enable --now ssh; rm /etc/systemd/system/late.service'
 [Install]
 WantedBy=multi-user.target
 """
