@@ -204,7 +204,6 @@ def build_image(image: str) -> None:
             archive = CACHE / "images" / f"{tag}.tar"
             if not archive.exists():
                 say(f"building the lab image {image} from Debian packages (about half a minute)")
-                archive.parent.mkdir(parents=True, exist_ok=True)
                 part = archive.with_suffix(".part.tar")
                 options = [f'--customize-hook=ln -s /dev/null "$1/etc/systemd/system/{unit}"' for unit in IMAGE_MASKED]
                 bootstrap(release, part, packages, *options)

@@ -14,8 +14,7 @@ short_description: Tell what K3s is on a host
 description:
   - Reads the version of the program, whether the host has data of a server or of an agent, and what that server joined.
   - Changes nothing and asks no API.
-options:
-  program: {description: The program k3s., type: path, default: /usr/local/bin/k3s}
+options: {}
 author: Groundwork maintainers
 """
 
@@ -50,9 +49,9 @@ def text(path: str) -> str:
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(argument_spec={"program": {"type": "path", "default": "/usr/local/bin/k3s"}}, supports_check_mode=True)
-    program = module.params["program"]
-    told = module.run_command([program, "--version"])[1] if Path(program).exists() else ""
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    program = ROOT / "usr/local/bin/k3s"
+    told = module.run_command([str(program), "--version"])[1] if program.exists() else ""
     version = re.search(r"\bv\d+\.\d+\.\d+\S*", told)
     joined = re.search(r"^server: *[\"']?([^\"'\s]+)", text("etc/rancher/k3s/config.yaml"), re.MULTILINE)
     # A server knows it from its start on, an agent from what it was given.
@@ -63,8 +62,8 @@ def main() -> None:
         version=version.group() if version else "",
         server=(ROOT / "var/lib/rancher/k3s/server/db").is_dir(),
         node=(ROOT / "etc/rancher/node/password").is_file(),
-        running=module.run_command(["systemctl", "is-active", "--quiet", "k3s.service"])[0] == 0
-        or module.run_command(["systemctl", "is-active", "--quiet", "k3s-agent.service"])[0] == 0,
+        # The exit code is 0 if one of them is.
+        running=module.run_command(["systemctl", "is-active", "--quiet", "k3s.service", "k3s-agent.service"])[0] == 0,
         joined=joined[1] if joined else "",
         # Of a secret only what is public.
         ca_hash=known[1] if known else "",

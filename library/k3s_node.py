@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_nodes import (
+    KUBECTL,
     condition,
     cordon_patch,
     cordoned_by_us,
@@ -57,7 +58,6 @@ options:
     type: list
     elements: str
     default: ["--delete-emptydir-data"]
-  program: {description: The program k3s., type: path, default: /usr/local/bin/k3s}
 author: Groundwork maintainers
 """
 
@@ -104,7 +104,7 @@ class Api:
 
     def call(self, *arguments: str) -> tuple[int, str, str]:
         """Call kubectl."""
-        result: tuple[int, str, str] = self.module.run_command([self.module.params["program"], "kubectl", *arguments])
+        result: tuple[int, str, str] = self.module.run_command([*KUBECTL, *arguments])
         return result
 
     def must(self, *arguments: str) -> str:
@@ -114,15 +114,15 @@ class Api:
             self.module.fail_json(msg=f"node {self.name}: the API answered {(error or output).strip()!r}. {REMEDY}")
         return output
 
-    def node(self) -> dict[str, Any] | None:
+    def node(self) -> Node | None:
         """Return the node, None if there is none."""
-        nodes: list[dict[str, Any]] = json.loads(self.must("get", "nodes", "--output=json"))["items"]
-        return next((node for node in nodes if node["metadata"]["name"] == self.name), None)
+        told = self.must("get", "node", self.name, "--ignore-not-found", "--output=json")
+        node: Node | None = json.loads(told) if told.strip() else None
+        return node
 
-    def patch(self, plan: Callable[[Node], Patch]) -> Patch:
-        """Change the node by the patch that a plan finds for it; again where somebody else changed it meanwhile."""
+    def patch(self, node: Node | None, plan: Callable[[Node], Patch]) -> Patch:
+        """Change a node as it was read, by the patch that a plan finds; read again where somebody else changed it meanwhile."""
         for _ in range(ATTEMPTS):
-            node = self.node()
             patch = plan(node) if node else {}
             if node is None or not patch:
                 return patch
@@ -133,13 +133,14 @@ class Api:
                 return patch
             if "Conflict" not in error + output:
                 break
+            node = self.node()
         self.module.fail_json(
             msg=f"node {self.name} could not be changed: the API answered {(error or output).strip()!r}. {REMEDY}"
         )
         raise AssertionError  # fail_json does not return
 
 
-def forget(module: AnsibleModule, api: Api, node: dict[str, Any] | None) -> dict[str, Any]:
+def forget(module: AnsibleModule, api: Api, node: Node | None) -> dict[str, Any]:
     """Delete the node."""
     if node is None:
         return {"changed": False}
@@ -162,7 +163,7 @@ def drain(module: AnsibleModule, api: Api) -> None:
     )
     if code == 0:
         return
-    patch = api.patch(release_patch)
+    patch = api.patch(api.node(), release_patch)
     told = "\n".join((error or output).strip().splitlines()[-6:])
     module.fail_json(
         msg=f"node {api.name} could not be drained within {timeout} s"
@@ -185,7 +186,7 @@ def change(module: AnsibleModule, api: Api, node: Node) -> dict[str, Any]:
 
     if params["scheduling"] and is_cordoned(node) and not cordoned_by_us(node):
         notes.append(f"{api.name} was cordoned by somebody else and stays so")
-    patch = plan(node) if module.check_mode else api.patch(plan)
+    patch = plan(node) if module.check_mode else api.patch(node, plan)
     # Again after an interrupted run, too: an empty node is drained in a moment.
     if params["scheduling"] == "drained" and not module.check_mode:
         drain(module, api)
@@ -209,7 +210,6 @@ def main() -> None:
             "reason": {"type": "str", "default": "Groundwork"},
             "drain_timeout": {"type": "int", "default": 600},
             "drain_options": {"type": "list", "elements": "str", "default": ["--delete-emptydir-data"]},
-            "program": {"type": "path", "default": "/usr/local/bin/k3s"},
         },
         supports_check_mode=True,
     )

@@ -8,7 +8,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_log import explain
-from ansible.module_utils.k3s_nodes import faults
+from ansible.module_utils.k3s_nodes import KUBECTL, faults
 from ansible.module_utils.unit_state import parse_show, started_at
 
 DOCUMENTATION = r"""
@@ -27,7 +27,6 @@ options:
   server: {description: Whether the host is a server., type: bool, required: true}
   etcd: {description: Whether the server is a member of embedded etcd., type: bool, default: false}
   timeout: {description: Seconds until it is given up., type: int, default: 300}
-  program: {description: The program k3s., type: path, default: /usr/local/bin/k3s}
 author: Groundwork maintainers
 """
 
@@ -56,10 +55,9 @@ class Watch:
         """Take the module's parameters."""
         self.module = module
         self.unit = "k3s.service" if module.params["server"] else "k3s-agent.service"
-        self.kubectl = [module.params["program"], "kubectl", "--request-timeout=10s"]
+        self.kubectl = [*KUBECTL, "--request-timeout=10s"]
         if not module.params["server"]:
             self.kubectl.append(f"--kubeconfig={KUBELET}")
-        self.since = time.time()
 
     def ask(self, *arguments: str) -> tuple[str, str]:
         """Call kubectl; return its output, and its complaint if it failed."""
@@ -109,7 +107,6 @@ def main() -> None:
             "server": {"type": "bool", "required": True},
             "etcd": {"type": "bool", "default": False},
             "timeout": {"type": "int", "default": 300},
-            "program": {"type": "path", "default": "/usr/local/bin/k3s"},
         },
         supports_check_mode=True,
     )
@@ -117,14 +114,15 @@ def main() -> None:
     started = time.monotonic()
     told = 0
     while lacking := watch.faults():
-        cause = explain(watch.log())
+        log = watch.log()
+        cause = explain(log)
         told = told + 1 if cause and cause[2] else 0
         waited = time.monotonic() - started
         if waited > module.params["timeout"] or told >= PATIENCE:
             why, remedy = (
                 cause[:2] if cause else ("its log says nothing that is known", f"`journalctl -u {watch.unit}` on the host")
             )
-            tail = "\n".join(watch.log().splitlines()[-5:])
+            tail = "\n".join(log.splitlines()[-5:])
             module.fail_json(
                 msg=f"{module.params['node_name']} is not up after {waited:.0f} s: {'; '.join(lacking)}. Cause: {why}. "
                 f"Remedy: {remedy}. The log ends with:\n{tail}"

@@ -86,8 +86,9 @@ def remove_network(module: AnsibleModule) -> None:
         save = module.get_bin_path(f"{family}-save")
         if save:
             rules = module.run_command([save], check_rc=True)[1]
-            if without_rules(rules) != rules:
-                module.run_command([module.get_bin_path(f"{family}-restore")], data=without_rules(rules), check_rc=True)
+            others = without_rules(rules)
+            if others != rules:
+                module.run_command([module.get_bin_path(f"{family}-restore")], data=others, check_rc=True)
 
 
 def plan(module: AnsibleModule) -> tuple[list[str], list[str]]:

@@ -15,6 +15,8 @@ from typing import Any
 Node = Mapping[str, Any]
 Patch = dict[str, Any]
 
+KUBECTL = ("/usr/local/bin/k3s", "kubectl")
+
 # What Groundwork keeps on a node. The annotations say what is ours, so that what others set is left alone.
 LABELS = "groundwork/labels"
 TAINTS = "groundwork/taints"

@@ -198,8 +198,6 @@ class Cluster:
         self.seen: dict[str, float] = {}
         self.lock = threading.RLock()
         self.me = ""
-        # `kill -USR1` makes a server answer as one whose etcd has no leader, until its next start.
-        self.broken = False
 
     @classmethod
     def first(cls, password: str, critical: dict[str, Any]) -> Cluster:
@@ -244,7 +242,7 @@ class Cluster:
         members = self.state["members"]
         for name, member in members.items():
             if name == self.me:
-                alive += not self.broken
+                alive += 1
                 continue
             with contextlib.suppress(OSError):
                 alive += call(member["address"], "GET /standin/ping")[0] == 200
@@ -370,7 +368,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer what the nodes of a cluster say to each other."""
         cluster = self.cluster
         if path == "/standin/ping":
-            self.answer(503 if cluster.broken else 200, {})
+            self.answer(200, {})
         elif path.startswith("/standin/seen/"):
             self.answer(200, cluster.seen.get(path.rsplit("/", 1)[1], 0.0))
         elif password_of(token) != cluster.state["password"]:
@@ -453,15 +451,14 @@ def run_server(_: list[str]) -> NoReturn:
     join = urllib.parse.urlsplit(config.get("server", "")).hostname
     token = token_of(config)
     run_runtime()
+    wish = wish_of("server", config, own_address())
     if Cluster.FILE.exists():
         cluster = Cluster(json.loads(Cluster.FILE.read_text()))
         if token and password_of(token) != cluster.state["password"]:
             die("starting kubernetes: preparing server: bootstrap data already found and encrypted with different token")
-        wish = wish_of("server", config, own_address())
     elif join:
         if not token:
             die("starting kubernetes: preparing server: --token is required to join a cluster")
-        wish = wish_of("server", config, own_address())
         try:
             status, answer = call(join, "POST /standin/register", wish, token, wait=5)
         except OSError as error:
@@ -472,7 +469,6 @@ def run_server(_: list[str]) -> NoReturn:
             die(f"starting kubernetes: preparing server: {answer}")
         cluster = Cluster(answer)
     else:
-        wish = wish_of("server", config, own_address())
         cluster = Cluster.first(password_of(token), wish["critical"])
     cluster.me = wish["name"]
     cluster.catch_up()
@@ -482,7 +478,6 @@ def run_server(_: list[str]) -> NoReturn:
     Handler.cluster = cluster
     server = ThreadingHTTPServer(("", PORT), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    signal.signal(signal.SIGUSR1, lambda *_: setattr(cluster, "broken", True))
     kubeconfig = {"users": [{"name": "default", "user": {"token": cluster.state["admin"]}}]}
     write(KUBECONFIG, json.dumps(kubeconfig), int(str(config.get("write-kubeconfig-mode", "0600")), 8))
     write(DATA / "server/tls/server-ca.crt", cluster.state["authority"], 0o644)
@@ -539,8 +534,8 @@ def follow(kind: str, wish: dict[str, Any], servers: list[str], token: str) -> N
         time.sleep(HEARTBEAT_SECONDS)
 
 
-def api(method: str, path: str, body: Any, kubeconfig: Path) -> Any:
-    """Ask the API with a kubeconfig; end as kubectl does if it says no."""
+def api(method: str, path: str, body: Any, kubeconfig: Path, *, missing_ok: bool = False) -> Any:
+    """Ask the API with a kubeconfig; end as kubectl does if it says no. None for what is not there, if that is no error."""
     if not kubeconfig.exists():
         sys.exit(f'error: error loading config file "{kubeconfig}": open {kubeconfig}: no such file or directory')
     data = json.loads(kubeconfig.read_text())
@@ -552,6 +547,8 @@ def api(method: str, path: str, body: Any, kubeconfig: Path) -> Any:
         except OSError as error:
             last = error
             continue
+        if status == 404 and missing_ok:
+            return None
         if status != 200:
             sys.exit(answer if str(answer).startswith("Error") else f"Error from server: {answer}")
         return answer
@@ -568,6 +565,7 @@ def run_kubectl(arguments: list[str]) -> int:
     get.add_argument("kind", nargs="?", choices=("node", "nodes"))
     get.add_argument("name", nargs="?")
     get.add_argument("--raw")
+    get.add_argument("--ignore-not-found", action="store_true")
     get.add_argument("--output", "-o", choices=("json",))
     patch = verbs.add_parser("patch")
     patch.add_argument("kind", choices=("node",))
@@ -591,15 +589,14 @@ def run_kubectl(arguments: list[str]) -> int:
         return 0
     path = f"/api/v1/nodes/{wish.name}" if wish.name else "/api/v1/nodes"
     if wish.verb == "get":
-        print(json.dumps(api("GET", path, None, wish.kubeconfig)))
+        found = api("GET", path, None, wish.kubeconfig, missing_ok=wish.ignore_not_found)
+        if found is not None:
+            print(json.dumps(found))
     elif wish.verb == "patch":
         api("PATCH", path, json.loads(wish.patch), wish.kubeconfig)
         print(f"node/{wish.name} patched")
     elif wish.verb == "delete":
-        if not wish.ignore_not_found or any(
-            node["metadata"]["name"] == wish.name for node in api("GET", "/api/v1/nodes", None, wish.kubeconfig)["items"]
-        ):
-            api("DELETE", path, None, wish.kubeconfig)
+        if api("DELETE", path, None, wish.kubeconfig, missing_ok=wish.ignore_not_found) is not None:
             print(f'node "{wish.name}" deleted')
     else:
         node = api("PATCH", path, {"spec": {"unschedulable": True}}, wish.kubeconfig)

@@ -44,7 +44,8 @@ def cluster(monkeypatch, run_module):
         def run_command(self, argv, **_):
             verb, rest = argv[2], argv[3:]
             if verb == "get":
-                return 0, json.dumps({"items": list(self.nodes.values())}), ""
+                assert rest[2:] == ["--ignore-not-found", "--output=json"]
+                return 0, json.dumps(self.nodes[rest[1]]) if rest[1] in self.nodes else "", ""
             self.calls.append(" ".join([verb, *rest]))
             if verb == "drain":
                 return self.drain
@@ -281,6 +282,6 @@ def test_what_k3s_is_on_a_host(tmp_path, monkeypatch, run_module, files, expecte
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    result = run_module(k3s_info, program=str(tmp_path / "k3s"))
+    result = run_module(k3s_info)
     assert {key: result[key] for key in expected} == expected
     assert "secret" not in json.dumps(result)
